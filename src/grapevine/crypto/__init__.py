@@ -1,0 +1,1 @@
+"""The protocols: key agreement, keyed streams, masked sums, and secure Hamming distances."""

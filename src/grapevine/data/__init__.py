@@ -1,0 +1,1 @@
+"""Data sets, tables, partitions, label settings."""

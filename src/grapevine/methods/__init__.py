@@ -1,0 +1,1 @@
+"""The methods, one file each: client steps above, server program below."""
