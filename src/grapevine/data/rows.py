@@ -1,0 +1,66 @@
+"""Rows: a view of some rows of one big tensor. Clients hold indices, never copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How stored values become a network's input: (value · factor − mean) / std, per channel or per feature."""
+
+    factor: float
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x.float() * self.factor - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows `index` of `x`, with labels `y` (one per entry of `index`; −1: none known). `x` is shared, not copied."""
+
+    x: Tensor
+    index: Tensor
+    y: Tensor
+    scale: Scale | None = None
+    device: str = "cpu"
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def inputs(self, at: Tensor | slice = slice(None)) -> Tensor:
+        """The rows at these positions, ready for a network. Images (n, channels, height, width) come channels-last."""
+        x = self.x[self.index[at]]
+        if self.device != "cpu":
+            x = x.to(self.device)
+        x = self.scale(x) if self.scale else x.float()
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+    def batch(self, at: Tensor | slice) -> tuple[Tensor, Tensor]:
+        return self.inputs(at), self.y[at].to(self.device)
+
+    def batches(self, size: int, rng: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass: shuffled by `rng`, or in order without one."""
+        order = torch.arange(len(self)) if rng is None else torch.randperm(len(self), generator=rng)
+        for at in order.split(size) if len(self) else ():
+            yield self.batch(at)
+
+    def take(self, at: Tensor, y: Tensor | None = None) -> Rows:
+        """Some of these rows, with other labels if given."""
+        return Rows(self.x, self.index[at], self.y[at] if y is None else y, self.scale, self.device)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What one party holds. `unlabelled.y` is −1 throughout: the truth is not here for a step to see."""
+
+    labelled: Rows
+    unlabelled: Rows
+    test: Rows
+    classes: tuple[str, ...]
