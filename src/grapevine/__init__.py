@@ -1,3 +1,45 @@
-"""Federated learning when labels are scarce."""
+"""Federated learning when labels are scarce.
+
+    import grapevine as gv
+    split = gv.data.load("digits").split(clients=10, labels="clients:100")
+    run = gv.train(gv.methods.FedAvg(), split, rounds=20)
+    print(run.result["accuracy"])
+
+Names are imported when they are asked for, so that `grapevine --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from grapevine.core import Method
+    from grapevine.data.split import Split
+    from grapevine.experiment import Run
+    from grapevine.runs import Model
+
+_MODULES = {"core", "crypto", "data", "errors", "experiment", "graph", "learn", "methods", "models", "runs", "simulate", "wire"}
+
+
+def train(method: Method, split: Split, **settings: Any) -> Run:
+    """Run a method on a split: the settings are `grapevine.experiment.Experiment`'s (rounds, per_round, out, …)."""
+    from grapevine.experiment import Experiment
+
+    resume, progress = settings.pop("resume", False), settings.pop("progress", None)
+    return Experiment(method, split, **settings).run(resume, progress)
+
+
+def load(folder: str) -> Model:
+    """The trained model of a finished run: `gv.load("runs/a").predict(X)`."""
+    from grapevine.runs import Model
+
+    return Model.load(folder)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"grapevine.{name}")
+    raise AttributeError(f"grapevine has no '{name}'")

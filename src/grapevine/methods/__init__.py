@@ -1,1 +1,72 @@
-"""The methods, one file each: client steps above, server program below."""
+"""The methods, one file each: client steps above, server program below. This page is the one table of their names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grapevine.errors import Mistake
+
+if TYPE_CHECKING:
+    from grapevine.core import Method
+
+# name: (module, class). A new method is a file and a line here; one outside this package is an entry point of the group
+# "grapevine.methods", or `path/to/file.py:Class` on the command line.
+TABLE = {
+    "fedavg": ("fedavg", "FedAvg"),
+    "fedprox": ("fedprox", "FedProx"),
+    "scaffold": ("scaffold", "Scaffold"),
+    "supervised": ("fedavg", "Supervised"),
+    "alone": ("alone", "Alone"),
+    "server-only": ("alone", "ServerOnly"),
+}
+
+
+def names() -> list[str]:
+    return [*TABLE, *sorted(point.name for point in entry_points(group="grapevine.methods"))]
+
+
+def find(name: str) -> type[Method]:
+    """A method's class by its name, by an entry point, or by `path/to/file.py:Class`."""
+    if name in TABLE:
+        module, cls = TABLE[name]
+        return getattr(importlib.import_module(f"grapevine.methods.{module}"), cls)
+    for point in entry_points(group="grapevine.methods", name=name):
+        return point.load()
+    if ":" in name:
+        return _from_file(*name.rsplit(":", 1))
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names(), 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names())}."
+    raise Mistake(f"there is no method '{name}': {hint}")
+
+
+def _from_file(path: str, cls: str) -> type[Method]:
+    """A method from the user's own file: this runs the file, as `python FILE` would."""
+    if not Path(path).is_file():
+        raise Mistake(f"there is no file '{path}': a method of your own is given as path/to/file.py:Class.")
+    module_name = f"grapevine_own_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    if not hasattr(module, cls):
+        raise Mistake(f"{path} has no class '{cls}'.")
+    return getattr(module, cls)
+
+
+def __getattr__(name: str) -> Any:
+    """`gv.methods.FedAvg`, imported when it is asked for."""
+    for module, cls in TABLE.values():
+        if cls == name:
+            return getattr(importlib.import_module(f"grapevine.methods.{module}"), cls)
+    raise AttributeError(f"grapevine.methods has no '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *(cls for _, cls in TABLE.values())])

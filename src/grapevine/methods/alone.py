@@ -1,0 +1,70 @@
+"""The lower bounds: every client alone with its own labels, and the server alone with its own.
+
+Neither is federated learning: no weights are sent. `alone` sends one number per client and round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.errors import Mistake
+from grapevine.learn import fit
+
+
+@dataclass(frozen=True)
+class Alone(Method):
+    """Each client trains a model of its own on its own labels, as often as FedAvg would have chosen it."""
+
+    name = "alone"
+    title = "each client alone (lower bound)"
+    personal = True
+
+    lr: float = param(0.1, "η", "learning rate")
+    epochs: int = param(5, "E", "passes over the labelled rows per round")
+    batch: int = param(50, "B", "batch size")
+
+    @step
+    def train(self, client: Client, round: int) -> dict:
+        model = client.model(client.memory.get("weights"))
+        fit(model, client.data.labelled, self.lr, self.epochs, client.rng("train", round), self.batch)
+        client.memory["weights"] = model.state()
+        return dict(n=len(client.data.labelled))
+
+    @step
+    def evaluate(self, client: Client) -> dict:
+        """The client's own model on the test rows."""
+        model = client.model(client.memory.get("weights"))
+        return client.test(self.predictor(model, dict(weights=model.state())))
+
+    def setup(self, server: Server) -> dict:
+        return dict(round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        server.ask(self.train, to=server.sample(state["round"]), round=state["round"])
+        return dict(round=state["round"] + 1)
+
+    def shared(self, state: dict) -> dict:
+        return {}
+
+
+@dataclass(frozen=True)
+class ServerOnly(Method):
+    """The server trains on its own labelled rows and asks nobody."""
+
+    name = "server-only"
+    title = "the server alone with its own labels (lower bound)"
+    takes = frozenset({"server", "both"})
+
+    lr: float = param(0.1, "η", "learning rate")
+    epochs: int = param(5, "E", "passes over the server's rows per round")
+    batch: int = param(50, "B", "batch size")
+
+    def check(self, server: Server) -> None:
+        if server.data is None or not len(server.data):
+            raise Mistake("server-only needs labels at the server: say --labels server:500.")
+
+    def round(self, server: Server, state: dict) -> dict:
+        model = server.model(state["weights"])
+        fit(model, server.data, self.lr, self.epochs, server.rng("train", state["round"]), self.batch)
+        return dict(weights=model.state(), round=state["round"] + 1)

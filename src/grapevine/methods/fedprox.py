@@ -1,0 +1,45 @@
+"""FedProx. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+Algorithm 2.
+
+Departures: as FedAvg's. Devices are sampled uniformly and averaged by their number of labels, as in the authors'
+experiments (their Algorithm 2 samples by p_k and averages uniformly). All devices do E epochs: inexactness γ_k is not
+drawn at random.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.errors import Mistake
+from grapevine.learn import average, fit, pull
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedAvg with a proximal term that keeps each client near the global model."""
+
+    name = "fedprox"
+    title = "FedProx on the labelled rows (Li et al. 2020)"
+
+    mu: float = param(0.01, "μ", "strength of the proximal term μ/2 · ‖w − wᵗ‖²")
+    lr: float = param(0.1, "η", "learning rate of the clients")
+    epochs: int = param(5, "E", "passes over the labelled rows per round")
+    batch: int = param(50, "B", "batch size of the clients")
+
+    def check(self, server: Server) -> None:
+        if self.mu < 0:
+            raise Mistake(f"fedprox: mu={self.mu} is negative: a proximal term pulls, so take 0 or more.")
+
+    @step
+    def train(self, client: Client, weights: dict, round: int) -> dict:
+        """line 6: w_k ≈ argmin_w h_k(w; wᵗ) = F_k(w) + μ/2 · ‖w − wᵗ‖²."""
+        model = client.model(weights)
+        rows = client.data.labelled
+        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, adjust=pull(weights, self.mu))
+        return dict(weights=model.state(), n=len(rows))
+
+    def round(self, server: Server, state: dict) -> dict:
+        chosen = server.sample(state["round"])  # line 3: S_t
+        replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])  # line 4
+        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)  # line 8

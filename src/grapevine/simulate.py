@@ -1,0 +1,179 @@
+"""The in-process transport: clients as objects, in one thread or several, `fast` or `strict`, with faults on request.
+
+`fast` hands payloads over as they are. `strict` encodes and decodes every payload, builds a fresh client for every step,
+and so does what a network does. Both give the same bits; tests hold them to it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grapevine import wire
+from grapevine.core import Client, Id, Method, ModelSource, StepError, run_step
+from grapevine.data.rows import ClientData
+from grapevine.store import Memory, RamStore, Store
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong at one client, for tests and for what-if runs.
+
+    `kind`: "drop" loses the client, `when` "before" the step runs, "in" it (its memory is not written) or "after" it (its
+    memory is, the reply is not sent); "delay" answers after `seconds`; "duplicate" answers twice; "corrupt" flips a byte.
+    """
+
+    client: Id
+    step: str
+    kind: str = "drop"
+    when: str = "before"
+    round: int | None = None
+    forever: bool = False
+    seconds: float = 0.1
+
+
+class Simulation:
+    """All clients of a federation in this process."""
+
+    def __init__(
+        self, method: Method, data: Mapping[Id, ClientData], models: ModelSource, seed: int = 0, mode: str = "fast",
+        workers: int = 1, store: Store | None = None, faults: Iterable[Fault] = (), truth: Callable[[Id], Tensor] | None = None,
+        tap: Callable[[str, str, Id, bytes], None] | None = None,
+    ):  # fmt: skip
+        if mode not in ("fast", "strict"):
+            raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
+        self.method, self.data, self.models, self.seed, self.mode = method, data, models, seed, mode
+        self.store = store or RamStore()
+        self.manifests: dict[Id, dict[str, str]] = {}
+        self.flops = 0
+        self.judged: dict[str, int] = dict(n=0, used=0, right=0)
+        self._faults, self._truth, self._tap = list(faults), truth, tap
+        self._lost: set[Id] = set()
+        self._lock = threading.Lock()
+        self._clients: dict[Id, Client] = {}
+        # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def map(self, function: Callable, items: Iterable) -> list:
+        """`function` over `items` on the workers, results in order. An exception in one reaches the caller."""
+        return list((self._pool.map if self._pool else map)(function, items))
+
+    # ------------------------------------------------------------ the transport
+
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+        answers = self.map(lambda item: self._deliver(step, *item, round), list(requests.items()))
+        # A reply is known by the request it answers; a second one to the same request is thrown away.
+        replies: dict[Id, dict] = {}
+        for id, copies in zip(requests, answers):
+            if copies:
+                replies.setdefault(id, copies[0])
+        return replies
+
+    def _deliver(self, step: str, id: Id, payload: dict, round: int) -> list[dict]:
+        """The replies that reach the server: none, one, or two."""
+        if id in self._lost:
+            return []
+        fault = self._fault(step, id, round)
+        if fault and fault.kind == "drop":
+            return self._drop(step, id, payload, round, fault)
+        if fault and fault.kind == "delay":
+            time.sleep(fault.seconds)
+        reply, manifest = self._run(step, id, payload, round)
+        with self._lock:
+            self.manifests[id] = manifest
+        return self._reply(step, id, reply, fault)
+
+    def _drop(self, step: str, id: Id, payload: dict, round: int, fault: Fault) -> list[dict]:
+        """Lost before the step, in it (its memory is not written), or after it (its memory is, the reply is not sent)."""
+        if fault.when != "before":
+            _, manifest = self._run(step, id, payload, round)
+            if fault.when == "after":
+                with self._lock:
+                    self.manifests[id] = manifest
+        if fault.forever:
+            self._lost.add(id)
+        return []
+
+    def _run(self, step: str, id: Id, payload: dict, round: int) -> tuple[dict, dict[str, str]]:
+        """The reply and the memory's new manifest. A step that fails changes nothing."""
+        memory = Memory(self.store, self.manifests.get(id))
+        client = self._client(id, memory)
+        if self.mode == "strict":
+            payload = self._carry("down", step, id, payload)
+        else:
+            wire.check(payload)
+        try:
+            reply = run_step(self.method, step, client, payload)
+        except Exception as error:
+            raise StepError(f"client {id}, step {step}, round {round}: {error}") from error
+        with self._lock:
+            self.flops += client.meter.flops
+            client.meter.flops = 0
+        return reply, memory.manifest
+
+    def _reply(self, step: str, id: Id, reply: dict, fault: Fault | None) -> list[dict]:
+        if fault and fault.kind == "corrupt":
+            data = bytearray(wire.encode(reply))
+            data[len(data) // 2] ^= 0xFF
+            try:
+                return [wire.decode(bytes(data))]
+            except wire.WireError:
+                return []  # a damaged reply is a missing one
+        if self.mode == "strict":
+            reply = self._carry("up", step, id, reply)
+        else:
+            wire.check(reply)
+        return [reply, reply] if fault and fault.kind == "duplicate" else [reply]
+
+    def _carry(self, direction: str, step: str, id: Id, payload: dict) -> dict:
+        data = wire.encode(payload)
+        if self._tap:
+            self._tap(direction, step, id, data)
+        return wire.decode(data)
+
+    # ------------------------------------------------------------ clients
+
+    def _client(self, id: Id, memory: Memory) -> Client:
+        if self.mode == "strict" or id not in self._clients:
+            client = Client(id, self.data[id], memory, self.models, self.seed, self._judge(id))
+            if self.mode == "strict":
+                return client
+            self._clients[id] = client
+        client = self._clients[id]
+        client.memory = memory
+        return client
+
+    def _judge(self, id: Id) -> Callable[[Tensor, Tensor], None] | None:
+        if self._truth is None:
+            return None
+
+        def judge(labels: Tensor, used: Tensor) -> None:
+            right = int(((labels.cpu() == self._truth(id)) & used.cpu()).sum())
+            with self._lock:
+                for name, count in (("n", len(labels)), ("used", int(used.sum())), ("right", right)):
+                    self.judged[name] += count
+
+        return judge
+
+    def _fault(self, step: str, id: Id, round: int) -> Fault | None:
+        for fault in self._faults:
+            if fault.client == id and fault.step == step and fault.round in (None, round):
+                return fault
+        return None
+
+    def take_judged(self) -> dict[str, Any]:
+        """What `client.judge` was told since the last call."""
+        judged, self.judged = self.judged, dict(n=0, used=0, right=0)
+        return judged
