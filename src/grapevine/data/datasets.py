@@ -199,3 +199,7 @@ def load(name_or_path: str, data_dir: str | Path | None = None, party: str | Non
             return read(folder / file)
     looked = ", ".join(map(str, places(data_dir)))
     raise Mistake(f"no {file} of {name_or_path} in {looked}: get it with `grapevine data get {name_or_path}` or say --data-dir.")
+
+
+def names() -> list[str]:
+    return ["digits", *FILES]
