@@ -1,0 +1,465 @@
+"""Secure Hamming distances by lattice encryption: the arithmetic of both clients and the server, without any networking.
+
+This is the paper's PHE protocol (XCLP, section 3.2) with module-LWE in the place of Paillier. Client j holds the bits B_j
+(n_j x L), client k the bits B_k (n_k x L); the server gets every Hamming distance between a row of j and a row of k.
+
+    client j                                   client k                                  server
+    --------                                   --------                                  ------
+    s <- ternary, per 512 rows
+    b_l = <a_l, s> + e_l + (q/t) B_j[:, l]     for every bit column l; the a_l come from a public seed
+    p   = A_0 s + e_0                          the public key
+             -- seed, b_1 .. b_L, p -->        (encrypt: once for all partners)
+                                               per row b' of B_k, with x = 1 - 2 b' in {-1, 1}:
+                                                 (u, v)  = sum_l x_l (a_l, b_l)
+                                                 (u, v) += (A_0^T w + e_1, p^T w)        an encryption of zero
+                                                 v      += flood + (q/t) r               r uniform mod t
+             <-- u, v, rounded --              (evaluate)
+                                               R = r - |b'| mod t   ------------------>
+    T = round((v - <u, s>) t / q) mod t   ------------------------------------------->   h = T - R mod t
+    (decrypt)                                                                            (combine)
+
+The identity is h(b, b') = |b'| + sum_l (1 - 2 b'_l) b_l, so that T = h - |b'| + r. h lies in 0..L, and t is the least power
+of two above L: h = 0 and h = L stay apart.
+
+Parameters (derived in docs/mlwe-parameters.md, hardness computed by benchmarks/mlwe_security.py): ring Z_q[x]/(x^512 + 1),
+rank 7, q = 2^80, ternary secrets, discrete Gaussian errors of standard deviation 3.2. Bits of up to 512 rows are the
+coefficients of one plaintext; further rows use further secrets on the same a_l, so that u is returned only once.
+q is a power of two and the evaluator needs only sums with signs, so nothing needs an NTT: values are two limbs of 40 bits and
+every product is a float64 matrix product whose sums stay below 2^53, hence exact.
+
+Security claim, for honest-but-curious parties:
+- client k learns nothing of B_j but its size. Assumption: module-LWE with these parameters; the a_l and A_0 are AES-CTR
+  output of a seed that j draws honestly.
+- client j learns nothing of B_k but its size. It sees T, uniform because of r, and an error and a vector u that must not
+  depend on B_k: u is hidden by the encryption of zero (module-LWE with k's secret w), the error by the flood (statistical
+  distance at most 2^-46.7 for 500 x 500 rows of 4096 bits; `flood_distance`).
+- the server learns H and nothing else: R is uniform, T = H + R.
+Collusion: server and j together learn H and nothing more of B_k (they can simulate the reply from T); server and k learn H
+and nothing more of B_j. H itself with one's own rows tells much about the other's: that is the price of the ideal H, see the
+threat model. Not covered: active cheating (a wrong key, a forged ciphertext) and timing (numpy is not constant-time).
+A secret serves one `encrypt` call: a new key and seed are drawn each time, so no mask is ever used twice.
+
+Memory: beside the messages themselves, 16 bytes x (512 points or 1024 columns) x (3584 + n_j) and a few copies, about
+200 MB for n_j = 500 (measured in docs/mlwe-parameters.md), whatever L and n_k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from functools import lru_cache
+
+import numpy as np
+
+from grapevine.crypto.stream import SECRET_BYTES, Stream, context, fresh_secret
+from grapevine.errors import Mistake
+
+LIMB = 40  # bits of a limb; q = 2^(2 * LIMB)
+LOG_Q = 2 * LIMB
+MASK = (1 << LIMB) - 1
+LIMB_BYTES = LIMB // 8
+SIGMA = 3.2  # standard deviation of the errors
+TAIL = 32  # errors lie in -TAIL..TAIL: ten standard deviations, 2^-76 beyond
+EXACT = 1 << 53  # integers up to here are exact in float64
+MOST_BITS = 1 << 15  # T and R then fit 16 bits
+COLUMNS = 1024  # bit columns expanded from the seed at a time; part of the wire format, as each piece has its own stream
+POINTS = 512  # points of client k evaluated at a time
+FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
+
+
+@dataclass(frozen=True)
+class Params:
+    """The scheme for L = `bits`. `ring` and `rank` other than the defaults are for toy cases: only 512 and 7 are secure."""
+
+    bits: int
+    ring: int = 512
+    rank: int = 7
+
+    def __post_init__(self):
+        if not 1 <= self.bits <= MOST_BITS:
+            raise Mistake(f"bits={self.bits} is out of range for the mlwe protocol: choose 1 to {MOST_BITS}, as in --bits 4096.")
+        if self.ring < 1 or self.ring & (self.ring - 1) or self.rank < 1 or self.dimension << LIMB > EXACT:
+            raise ValueError(f"ring {self.ring} must be a power of two and ring x rank {self.dimension} at most {EXACT >> LIMB}")
+
+    @classmethod
+    def for_bits(cls, bits: int) -> Params:
+        """The secure parameters for L bits."""
+        return cls(bits)
+
+    @property
+    def dimension(self) -> int:
+        return self.ring * self.rank
+
+    @property
+    def log_t(self) -> int:
+        """t = 2^log_t is the least power of two above L."""
+        return int(self.bits).bit_length()
+
+    @property
+    def t(self) -> int:
+        return 1 << self.log_t
+
+    @property
+    def flood_bits(self) -> int:
+        """The flood is the sum of three uniform integers of this many bits: at most 3/8 of the rounding margin q/2t."""
+        return min(64, LOG_Q - 3 - self.log_t)
+
+    @property
+    def kept(self) -> int:
+        """Top bits of a returned coefficient that travel; the rest is rounded away."""
+        return 24 if self.log_t <= 13 else 32
+
+
+@dataclass(frozen=True, eq=False)
+class Secret:
+    """Client j's key for one `encrypt` call: a ternary vector for every `ring` rows. It never leaves the party."""
+
+    params: Params
+    points: int
+    s: np.ndarray = field(repr=False)  # int8 (blocks, rank, ring)
+
+    def to_bytes(self) -> bytes:
+        return self.points.to_bytes(4, "big") + (self.s + 1).astype(np.uint8).tobytes()
+
+    @classmethod
+    def from_bytes(cls, params: Params, data: bytes) -> Secret:
+        points = int.from_bytes(data[:4], "big")
+        shape = (_blocks(params, points), params.rank, params.ring)
+        values = np.frombuffer(data[4:], np.uint8)
+        if len(data) < 4 or points < 1 or values.size != math.prod(shape) or values.max() > 2:
+            raise Mistake(f"a stored mlwe secret of {len(data)} bytes does not fit {params}: start the exchange again.")
+        return cls(params, points, values.astype(np.int8).reshape(shape) - 1)
+
+
+# ---- client j ----
+
+
+def encrypt(params: Params, bits: np.ndarray) -> tuple[Secret, dict]:
+    """Client j: a fresh key, and the message for all partners: `seed`, `bodies` (L, n_j, 10) and `key`."""
+    return _encrypt(params, bits, fresh_secret(), Stream(fresh_secret(), context("mlwe encrypt")))
+
+
+def _encrypt(params: Params, bits: np.ndarray, seed: bytes, stream: Stream) -> tuple[Secret, dict]:
+    bits = _check_bits(params, bits)
+    points = len(bits)
+    secret = Secret(params, points, _ternary(stream, (_blocks(params, points), params.rank, params.ring)))
+    bodies = np.empty((params.bits, points, 2 * LIMB_BYTES), np.uint8)
+    for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
+        width = columns.stop - columns.start
+        a = [_expand(seed, "columns", piece, limb, (width, params.dimension)) for limb in (0, 1)]
+        for block, rows in enumerate(_pieces(points, params.ring)):
+            matrix = _negacyclic(secret.s[block])[:, : rows.stop - rows.start]
+            low, high = (_product(one, matrix) for one in a)
+            low += _gauss(stream, low.shape)
+            high += bits[rows, columns].T.astype(np.int64) << (LIMB - params.log_t)
+            bodies[columns, rows] = _to_wire(low, high)
+    return secret, dict(seed=seed, bodies=bodies, key=_public_key(params, secret, seed, stream))
+
+
+def _public_key(params: Params, secret: Secret, seed: bytes, stream: Stream) -> np.ndarray:
+    """p = A_0 s + e_0 for each block of rows: (blocks, rank, ring, 10)."""
+    blocks = len(secret.s)
+    key = np.empty((blocks, params.rank, params.ring, 2 * LIMB_BYTES), np.uint8)
+    a = [_expand(seed, "key", 0, limb, (params.rank, params.dimension)) for limb in (0, 1)]
+    for block in range(blocks):
+        low, high = (_product(one, _negacyclic(secret.s[block])) for one in a)
+        key[block] = _to_wire(low + _gauss(stream, low.shape), high)
+    return key
+
+
+def decrypt(secret: Secret, reply: dict) -> dict:
+    """Client j: its share T for the server, out of client k's reply. T is uniform mod t to whoever lacks R."""
+    params, points = secret.params, secret.points
+    _check_reply(params, reply, points)
+    u = _from_bytes(reply["a"]).astype(np.float64)
+    v = _from_bytes(reply["b"])
+    for block, rows in enumerate(_pieces(points, params.ring)):
+        v[:, rows] -= _product(u, _negacyclic(secret.s[block])[:, : rows.stop - rows.start])
+    step = params.kept - params.log_t
+    return _share(params, (v + (1 << (step - 1)) >> step).T)
+
+
+# ---- client k ----
+
+
+def evaluate(params: Params, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+    """Client k: the reply for client j, and its own share R for the server."""
+    return _evaluate(params, message, bits, Stream(fresh_secret(), context("mlwe evaluate")))
+
+
+def _evaluate(params: Params, message: dict, bits: np.ndarray, stream: Stream) -> tuple[dict, dict]:
+    points_j = _check_message(params, message)
+    bits = _check_bits(params, bits)
+    width = params.kept // 8
+    a = np.empty((len(bits), params.dimension, width), np.uint8)
+    b = np.empty((len(bits), points_j, width), np.uint8)
+    shares = np.empty((len(bits), points_j), np.uint16)
+    for rows in _pieces(len(bits), POINTS):
+        sums = np.zeros((2, rows.stop - rows.start, params.dimension + points_j), np.int64)
+        _add_columns(params, message, bits[rows], sums)
+        _add_zero(params, message, sums, stream)
+        body = sums[:, :, params.dimension :]
+        body += _flood(params, stream, body.shape[1:])
+        mask = _mask(params, stream, body.shape[1:])
+        body[1] += mask << (LIMB - params.log_t)
+        rounded = _round(params, sums)
+        a[rows], b[rows] = rounded[:, : params.dimension], rounded[:, params.dimension :]
+        shares[rows] = mask - bits[rows].sum(axis=1, dtype=np.int64)[:, None] & (params.t - 1)
+    return dict(a=a, b=b), _share(params, shares.T)
+
+
+def _add_columns(params: Params, message: dict, bits: np.ndarray, sums: np.ndarray) -> None:
+    """Adds sum_l (1 - 2 b'_l) (a_l, b_l), limb by limb, one row per point."""
+    for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
+        signs = 1.0 - 2.0 * bits[:, columns]
+        shape = (columns.stop - columns.start, params.dimension)
+        for limb in (0, 1):
+            sums[limb, :, : params.dimension] += _product(signs, _expand(message["seed"], "columns", piece, limb, shape))
+            sums[limb, :, params.dimension :] += _product(signs, _limb(message["bodies"][columns], limb))
+
+
+def _add_zero(params: Params, message: dict, sums: np.ndarray, stream: Stream) -> None:
+    """Adds an encryption of zero under client j's public key: w ternary, (A_0^T w + e_1, p^T w).
+
+    Without it u is a public function of the point's bits, and j, who knows the a_l, solves for them. The body gets no error of
+    its own: the flood is one.
+    """
+    points = sums.shape[1]
+    w = _ternary(stream, (points, params.dimension)).astype(np.float64)
+    sums[0, :, : params.dimension] += _gauss(stream, (points, params.dimension))
+    shape = (params.rank, params.rank, params.ring)
+    for limb in (0, 1):
+        a = _expand(message["seed"], "key", 0, limb, shape)
+        p = _limb(message["key"], limb)
+        for m in range(params.rank):
+            sums[limb, :, m * params.ring : (m + 1) * params.ring] += _product(w, _negacyclic(a[:, m]))
+        body = sums[limb, :, params.dimension :]
+        for block, rows in enumerate(_pieces(body.shape[1], params.ring)):
+            body[:, rows] += _product(w, _negacyclic(p[block])[:, : rows.stop - rows.start])
+
+
+def _flood(params: Params, stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
+    """Sum of three uniform integers below 2^flood_bits, less its mean: (2, *shape), as limbs.
+
+    Made of whole integers, so every low bit is random (a float Gaussian of this size has empty low bits), and smooth at the
+    scale of the error it hides, which a Gaussian high limb over a uniform low limb is not: the errors of many coefficients
+    then add up as squares, not one by one (docs/mlwe-parameters.md).
+    """
+    words = stream.array((3, *shape)) >> np.uint64(64 - params.flood_bits)
+    low = (words & np.uint64(MASK)).astype(np.int64).sum(axis=0)
+    high = (words >> np.uint64(LIMB)).astype(np.int64).sum(axis=0)
+    return np.stack([low, high - (3 << (params.flood_bits - 1 - LIMB))])
+
+
+def _mask(params: Params, stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
+    """r, uniform mod t."""
+    return (stream.array(shape, "uint32") & np.uint32(params.t - 1)).astype(np.int64)
+
+
+def _round(params: Params, sums: np.ndarray) -> np.ndarray:
+    """The top `kept` bits of each value mod q, rounded to nearest, as bytes."""
+    drop = LIMB - params.kept
+    high = sums[1] + (sums[0] >> LIMB) + (1 << (drop - 1)) >> drop
+    return _to_bytes(high, params.kept // 8)
+
+
+# ---- the server ----
+
+
+def combine(params: Params, share_j: dict, share_k: dict) -> np.ndarray:
+    """The server: Hamming distances (n_j, n_k), uint16, out of T from client j and R from client k."""
+    T, R = open_share(params, share_j), open_share(params, share_k)
+    if T.shape != R.shape:
+        raise Mistake(f"shares of {T.shape} and {R.shape} distances do not belong together: start the exchange again.")
+    h = (T.astype(np.int64) - R) & (params.t - 1)
+    if h.max() > params.bits:
+        raise Mistake(f"two shares give a distance of {h.max()} between {params.bits} bits: start the exchange again.")
+    return h.astype(np.uint16)
+
+
+def _share(params: Params, values: np.ndarray) -> dict:
+    """Values mod t as a message, log_t bits each."""
+    rows, columns = values.shape
+    words = np.ascontiguousarray(values & (params.t - 1)).astype("<u2").reshape(-1, 1).view(np.uint8)
+    packed = np.packbits(np.unpackbits(words, axis=1, bitorder="little")[:, : params.log_t], bitorder="little")
+    return dict(rows=rows, columns=columns, values=packed)
+
+
+def open_share(params: Params, share: dict) -> np.ndarray:
+    """The (n_j, n_k) values of a share, uint16."""
+    rows, columns, packed = share.get("rows"), share.get("columns"), share.get("values")
+    if not (_is_count(rows) and _is_count(columns)):
+        raise Mistake(f"a share of {rows} x {columns} distances is not one: start the exchange again.")
+    count = rows * columns
+    _check_array("a share", packed, ((count * params.log_t + 7) // 8,))
+    bits = np.unpackbits(packed, count=count * params.log_t, bitorder="little").reshape(count, params.log_t)
+    padded = np.zeros((count, 16), np.uint8)
+    padded[:, : params.log_t] = bits
+    return np.packbits(padded, axis=1, bitorder="little").view("<u2").reshape(rows, columns)
+
+
+# ---- bounds and sizes, derived in docs/mlwe-parameters.md ----
+
+
+def error_sigma(params: Params) -> float:
+    """Standard deviation of one coefficient's error before the flood: sum x_l e_l + w e_0 - e_1 s."""
+    return SIGMA * math.sqrt(params.bits + 2 * params.dimension * 2 / 3)
+
+
+def flood_distance(params: Params, points_j: int, points_k: int) -> float:
+    """log2 of the statistical distance between client j's view of the errors of a pair and one that ignores B_k."""
+    norm = error_sigma(params) * math.sqrt(points_j * points_k)
+    return math.log2(norm * math.sqrt(FISHER) / 2) - params.flood_bits
+
+
+def failure(params: Params) -> float:
+    """log2 of the chance that one distance is wrong; minus infinity where the worst case still decodes."""
+    unit = LOG_Q - params.kept
+    worst = TAIL * (params.bits + 2 * params.dimension)  # error before the flood
+    margin = 2.0 ** (params.kept - params.log_t - 1) - (3 * 2.0 ** (params.flood_bits - 1) + worst) / 2.0**unit - 0.5
+    if margin > params.dimension / 2:
+        return -math.inf
+    return 1 - 2 * margin**2 / params.dimension / math.log(2)  # Hoeffding
+
+
+def sizes(params: Params, points_j: int, points_k: int) -> dict[str, int]:
+    """Bytes of one pair: `up` (once for all partners), `back`, and `server` (both shares)."""
+    key = _blocks(params, points_j) * params.dimension
+    share = (points_j * points_k * params.log_t + 7) // 8
+    return dict(
+        up=SECRET_BYTES + 2 * LIMB_BYTES * (params.bits * points_j + key),
+        back=points_k * (params.dimension + points_j) * params.kept // 8,
+        server=2 * share,
+    )
+
+
+# ---- sampling ----
+
+
+def _ternary(stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform in {-1, 0, 1}: bytes below 255 = 3 x 85, the others drawn again."""
+    count = math.prod(shape)
+    kept = np.empty(0, np.uint8)
+    while kept.size < count:
+        draw = stream.array((count - kept.size) * 257 // 256 + 16, "uint8")
+        kept = np.concatenate([kept, draw[draw < 255]])
+    return (kept[:count] % 3).astype(np.int8).reshape(shape) - 1
+
+
+def _gauss(stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
+    """Discrete Gaussian of standard deviation SIGMA, by inversion of 64-bit words."""
+    return np.searchsorted(_gauss_table(), stream.array(shape), side="right") - TAIL
+
+
+@lru_cache(maxsize=1)
+def _gauss_table() -> np.ndarray:
+    """Entry i is 2^64 P(error <= i - TAIL); float64 would lose the tail, so it is computed in decimals."""
+    with localcontext() as decimals:
+        decimals.prec = 50
+        sigma = Decimal(str(SIGMA))
+        weights = [(-Decimal(x * x) / (2 * sigma * sigma)).exp() for x in range(-TAIL, TAIL + 1)]
+        total, below, table = sum(weights), Decimal(0), []
+        for weight in weights[:-1]:
+            below += weight
+            table.append(int(below / total * 2**64))
+    return np.array(table, np.uint64)
+
+
+# ---- ring arithmetic on limbs ----
+
+
+def _expand(seed: bytes, label: str, piece: int, limb: int, shape: tuple[int, ...]) -> np.ndarray:
+    """One limb of public uniform values out of the seed, as float64. Each piece has its own stream, so that none must be kept."""
+    words = Stream(seed, context(f"mlwe {label}", piece=piece, limb=limb)).array(shape)
+    words >>= np.uint64(64 - LIMB)
+    return words.view(np.int64).astype(np.float64)
+
+
+def _negacyclic(polynomials: np.ndarray) -> np.ndarray:
+    """The matrix (count * ring, ring) that multiplies a row of `count` polynomials by these and adds up, mod x^ring + 1.
+
+    Row (i, d) holds the coefficients of x^d times polynomial i: coefficients that leave at the top return negated.
+    """
+    count, ring = polynomials.shape
+    f = polynomials.astype(np.float64)
+    windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([-f, f], axis=1), ring, axis=1)
+    return windows[:, ring:0:-1].reshape(count * ring, ring)
+
+
+def _product(small: np.ndarray, limbs: np.ndarray) -> np.ndarray:
+    """An exact integer matrix product by float64: one side has entries in {-1, 0, 1}, the other is below 2^LIMB."""
+    assert small.shape[1] << LIMB <= EXACT
+    return (small @ limbs).astype(np.int64)
+
+
+def _to_wire(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Values low + 2^40 high mod q as 10 little-endian bytes each."""
+    return np.concatenate([_to_bytes(low, LIMB_BYTES), _to_bytes(high + (low >> LIMB), LIMB_BYTES)], axis=-1)
+
+
+def _limb(wire: np.ndarray, limb: int) -> np.ndarray:
+    return _from_bytes(wire[..., limb * LIMB_BYTES : (limb + 1) * LIMB_BYTES]).astype(np.float64)
+
+
+def _to_bytes(values: np.ndarray, width: int) -> np.ndarray:
+    """The low `width` bytes of each integer, little-endian, in a new last axis."""
+    return np.ascontiguousarray(values, "<i8")[..., None].view(np.uint8)[..., :width]
+
+
+def _from_bytes(data: np.ndarray) -> np.ndarray:
+    padded = np.zeros((*data.shape[:-1], 8), np.uint8)
+    padded[..., : data.shape[-1]] = data
+    return padded.view("<i8")[..., 0]
+
+
+def _pieces(count: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _blocks(params: Params, points: int) -> int:
+    return -(-points // params.ring)
+
+
+# ---- checks of whatever comes from outside ----
+
+
+def _check_bits(params: Params, bits: np.ndarray) -> np.ndarray:
+    if bits.ndim != 2 or bits.shape[1] != params.bits or len(bits) == 0 or bits.dtype != np.uint8 or bits.max() > 1:
+        raise Mistake(
+            f"bits of shape {bits.shape} and type {bits.dtype} cannot be compared: give a uint8 matrix of 0 and 1 "
+            f"with at least one row and {params.bits} columns."
+        )
+    return bits
+
+
+def _check_message(params: Params, message: dict) -> int:
+    """The number of client j's points, once every part has the right form."""
+    seed, bodies = message.get("seed"), message.get("bodies")
+    if not isinstance(seed, bytes) or len(seed) != SECRET_BYTES:
+        raise Mistake(f"the encrypted bits carry no seed of {SECRET_BYTES} bytes: ask the sender to start the exchange again.")
+    points = bodies.shape[1] if isinstance(bodies, np.ndarray) and bodies.ndim == 3 else 0
+    _check_array("the encrypted bits", bodies, (params.bits, max(points, 1), 2 * LIMB_BYTES))
+    key = (_blocks(params, points), params.rank, params.ring, 2 * LIMB_BYTES)
+    _check_array("the public key", message.get("key"), key)
+    return points
+
+
+def _check_reply(params: Params, reply: dict, points_j: int) -> None:
+    a = reply.get("a")
+    points_k = len(a) if isinstance(a, np.ndarray) and a.ndim == 3 else 0
+    width = params.kept // 8
+    _check_array("the reply", a, (max(points_k, 1), params.dimension, width))
+    _check_array("the reply", reply.get("b"), (points_k, points_j, width))
+
+
+def _check_array(what: str, value: object, shape: tuple[int, ...]) -> None:
+    """Every byte is a valid value here, so type and shape are all there is to check."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.shape != shape:
+        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise Mistake(f"{what} came as {found}, not uint8 {shape}: the parties must run the same version with the same --bits.")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
