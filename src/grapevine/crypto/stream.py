@@ -6,6 +6,7 @@ Every mask, key and hyperplane of Grapevine comes through here. Secrets themselv
 
 from __future__ import annotations
 
+import operator
 import os
 
 import numpy as np
@@ -28,11 +29,18 @@ def context(label: str, **parts: int | str | bytes) -> bytes:
     """
     out = [_sized(label.encode())]
     for name in sorted(parts):
-        value = parts[name]
-        data = value if isinstance(value, bytes) else str(value).encode()
-        kind = b"b" if isinstance(value, bytes) else b"i" if isinstance(value, int) else b"s"
+        kind, data = _typed(parts[name])
         out.append(_sized(name.encode()) + kind + _sized(data))
     return b"".join(out)
+
+
+def _typed(value: int | str | bytes) -> tuple[bytes, bytes]:
+    if isinstance(value, bytes):
+        return b"b", value
+    if isinstance(value, str):
+        return b"s", value.encode()
+    # numpy's integers count as integers: two parties must not differ because one of them read the number from an array.
+    return b"i", str(int(operator.index(value))).encode()
 
 
 def _sized(data: bytes) -> bytes:
@@ -44,14 +52,19 @@ def hkdf(secret: bytes, info: bytes, length: int = 32, salt: bytes | None = None
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(secret)
 
 
+def _counter_mode(key: bytes, counter: bytes):
+    """AES in counter mode (NIST SP 800-38A, 6.5). The keystream is what it makes of zeros."""
+    return Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+
+
 class Stream:
     """An endless keystream. Two holders of the same secret and context draw the same values in the same order."""
 
     def __init__(self, secret: bytes, info: bytes):
         if len(secret) < 16:
             raise ValueError(f"a secret of {len(secret)} bytes is too short: 16 is the least")
-        # A zero nonce is right here because no key is ever used for two streams: `info` makes it unique.
-        self._cipher = Cipher(algorithms.AES(hkdf(secret, info)), modes.CTR(bytes(16))).encryptor()
+        # The counter may start at zero because no key is ever used for two streams: `info` makes it unique.
+        self._cipher = _counter_mode(hkdf(secret, info), bytes(16))
 
     def __repr__(self) -> str:
         return "Stream(secret hidden)"
