@@ -272,8 +272,10 @@ class _Driver:
         return learn.confusion(learn.guesses(predict, rows, map=self.simulation.map), rows.y, self.classes)
 
     def _personal_counts(self) -> dict[int, Tensor]:
-        """Every client's own model on its test rows. An evaluation is not part of the method: its bytes are not counted."""
+        """Every client's own model on its test rows. Not part of the method: neither bytes nor operations are counted."""
+        flops = self.simulation.flops
         replies = self.simulation.exchange("evaluate", {i: {} for i in self.server.clients}, self.done)
+        self.simulation.flops = flops
         return {i: reply["confusion"] for i, reply in replies.items()}
 
     # ------------------------------------------------------------ checkpoints

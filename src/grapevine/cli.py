@@ -1,0 +1,326 @@
+"""The command. Nothing heavy is imported before it is needed: `grapevine --help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from grapevine import __version__
+from grapevine.errors import Mistake
+
+CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
+
+
+class Commands(click.Group):
+    """A mistake of the user is a sentence and exit code 2; `--debug` shows where it came from."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of the docs, not of the alphabet
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        debug = "--debug" in sys.argv[1:]
+        try:
+            return super().main(*args, **extra)
+        except Mistake as mistake:
+            if debug:
+                raise
+            click.echo(f"grapevine: {mistake}", err=True)
+            sys.exit(2)
+        except Exception as error:
+            from grapevine.core import StepError  # torch is loaded by now, or this was not a step
+
+            if debug or not isinstance(error, StepError):
+                raise
+            click.echo(f"grapevine: {error} (--debug shows where)", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="grapevine")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Federated learning when labels are scarce: label, train, clean, compare.
+
+    \b
+    Start here:   grapevine demo
+    A method:     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/first
+    What there is: grapevine methods, grapevine data list
+    """
+
+
+# ---------------------------------------------------------------- flags that several commands share
+
+
+def experiment_flags(command: Callable) -> Callable:
+    """The flags of `train`, in the order of its help."""
+    flags = [
+        click.option("--data", required=True, metavar="NAME|FILE|FOLDER", help="A data set by name (`grapevine data list`), or a file."),
+        click.option("--data-dir", metavar="DIR", help="Where data files are [else $GRAPEVINE_DATA, else the user's cache]."),
+        click.option("--label", metavar="COL", help="The label column of a table."),
+        click.option("--party", metavar="COL", help="The column of a table that says whose row it is."),
+        click.option("--clients", default=100, help="Number of clients."),
+        click.option("--partition", default="iid", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch or natural."),
+        click.option("--split", "split_file", metavar="FILE", help="Use the split.json of another run."),
+        click.option("--labels", default="all", metavar="WHERE",
+                     help="all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."),
+        click.option("--flip", default=0.0, metavar="SHARE", help="Share of the clients' labels made wrong."),
+        click.option("--irrelevant", metavar="NAME:SHARE", help="Foreign rows per own row, as mnist:0.5."),
+        click.option("--validation", default=0.1, metavar="SHARE", help="Share of the training rows kept for choosing the best round."),
+        click.option("--model", metavar="NAME", help="linear, mlp, cnn, cnn13, resnet8/9/17/18, wrn28x2 [cnn, or mlp for tables]."),
+        click.option("--norm", type=click.Choice(["none", "bn", "gn", "sbn"]), help="Normalisation [the model's own]."),
+        click.option("--rounds", default=100, help="Rounds in all."),
+        click.option("--per-round", default=10, help="Clients chosen in a round."),
+        click.option("--workers", default=min(2, os.cpu_count() or 1), help="Clients trained side by side; never changes the result."),
+        click.option("--device", default="auto", help="auto, cpu, cuda or mps."),
+        click.option("--mode", default="fast", type=click.Choice(["fast", "strict"]), help="strict encodes every message; same bits."),
+        click.option("--evaluate-every", default=0, metavar="N", help="Rounds between evaluations [about 50 evaluations in all]."),
+        click.option("--patience", default=0, metavar="N", help="Stop after N evaluations without a better validation accuracy; 0: never."),
+    ]  # fmt: skip
+    for flag in reversed(flags):
+        command = flag(command)
+    return command
+
+
+out_flag = click.option("--out", required=True, metavar="DIR", help="A new folder for the results.")
+json_flag = click.option("--json", "as_json", is_flag=True, help="For machines.")
+
+
+def make_split(flags: dict[str, Any], seed: int) -> Any:
+    """The split that a command's flags ask for."""
+    from grapevine import data
+
+    dataset = data.load(flags["data"], data_dir=flags["data_dir"], party=flags["party"], label=flags["label"])
+    foreign = None
+    if flags["irrelevant"]:
+        foreign = data.load(flags["irrelevant"].rsplit(":", 1)[0], data_dir=flags["data_dir"])
+    if flags["split_file"]:
+        return data.Split.load(flags["split_file"], dataset, foreign)
+    names = ("clients", "partition", "labels", "flip", "irrelevant", "validation")
+    return dataset.split(**{name: flags[name] for name in names}, foreign=foreign, seed=seed)
+
+
+def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Mistake(f"--set {text} is not field=value, as in --set lr=0.05.")
+        pairs[name] = value
+    return pairs
+
+
+# ---------------------------------------------------------------- train
+
+
+@main.command()
+@click.argument("method")
+@experiment_flags
+@click.option("--seed", default=0, help="Everything random depends on it alone.")
+@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the method (`grapevine methods NAME`).")
+@click.option("--resume", is_flag=True, help="Go on with DIR.")
+@out_flag
+def train(method: str, seed: int, settings: tuple[str, ...], resume: bool, out: str, **flags: Any) -> None:
+    """One model from everybody's labelled and unlabelled rows.
+
+    \b
+    grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
+    grapevine train fedprox --data fashion-mnist --partition dirichlet:0.1 --set mu=0.1 --out runs/prox
+    """
+    from grapevine import methods
+    from grapevine.core import with_settings
+    from grapevine.experiment import Experiment
+    from grapevine.terminal import Bar, show_result
+
+    chosen = with_settings(methods.find(method), read_settings(settings))
+    if Path(out).exists() and any(Path(out).iterdir()) and not resume:  # before the data is read
+        raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+    split = make_split(flags, seed)
+    names = ("model", "norm", "rounds", "per_round", "workers", "device", "mode", "evaluate_every", "patience")
+    experiment = Experiment(chosen, split, seed=seed, out=out, **{name: flags[name] for name in names})
+    with Bar(f"{method} on {split.dataset.name}") as bar:
+        try:
+            run = experiment.run(resume, bar)
+        except KeyboardInterrupt:
+            click.echo(f"\nStopped. Go on with: {again(resume)}", err=True)
+            sys.exit(130)
+    write_report(out)
+    show_result(run.result, Path(out))
+
+
+def again(resume: bool) -> str:
+    import shlex
+
+    return shlex.join(["grapevine", *sys.argv[1:], *([] if resume else ["--resume"])])
+
+
+def write_report(folder: str | Path) -> None:
+    from grapevine.report import write
+
+    write(Path(folder))
+
+
+@main.command()
+@click.argument("folder", metavar="DIR")
+def report(folder: str) -> None:
+    """Make report.html anew from a finished or running run.
+
+    \b
+    grapevine report runs/fedavg
+    """
+    from grapevine.report import write
+
+    click.echo(f"Wrote {write(Path(folder))}.")
+
+
+@main.command()
+@click.argument("run", metavar="RUN")
+@click.argument("file")
+@click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
+def predict(run: str, file: str, out: str) -> None:
+    """Labels for new rows from a trained model.
+
+    \b
+    grapevine predict runs/fedavg new_rows.npz --out labels.csv
+    """
+    from grapevine.predict import predict_file
+
+    if Path(out).exists():
+        raise Mistake(f"{out} exists: take another --out.")
+    click.echo(f"Wrote {predict_file(run, file, out)} labels to {out}.")
+
+
+# ---------------------------------------------------------------- methods
+
+
+@main.command()
+@click.argument("name", required=False)
+@json_flag
+def methods(name: str | None, as_json: bool) -> None:
+    """What methods there are; with NAME, its fields and the paper's symbols.
+
+    \b
+    grapevine methods
+    grapevine methods fedprox
+    """
+    from grapevine import methods as table
+    from grapevine.terminal import show_method, show_methods
+
+    if name is None:
+        rows = [about_method(table.find(each)) for each in table.names()]
+        click.echo(json.dumps(rows, indent=1)) if as_json else show_methods(rows)
+    else:
+        row = about_method(table.find(name))
+        click.echo(json.dumps(row, indent=1)) if as_json else show_method(row)
+
+
+def about_method(method: type) -> dict[str, Any]:
+    from grapevine.core import parameters
+
+    fields = [
+        dict(name=f.name, symbol=f.metadata.get("symbol", ""), default=getattr(f.default, "name", f.default), text=f.metadata.get("text", ""))
+        for f in parameters(method)
+    ]  # fmt: skip
+    return dict(name=method.name, title=method.title, labels=sorted(method.takes), text=" ".join((method.__doc__ or "").split()),
+                fields=fields)  # fmt: skip
+
+
+# ---------------------------------------------------------------- data
+
+
+@main.group()
+def data() -> None:
+    """Data sets: list them, look at a split, download one."""
+
+
+@data.command("list")
+@click.option("--data-dir", metavar="DIR", help="Where data files are.")
+@json_flag
+def data_list(data_dir: str | None, as_json: bool) -> None:
+    """Data sets by name, and which of them are here.
+
+    \b
+    grapevine data list
+    """
+    from grapevine.data import datasets
+    from grapevine.terminal import show_table
+
+    rows = datasets.names(data_dir)
+    click.echo(json.dumps(rows, indent=1)) if as_json else show_table("Data sets", rows)
+
+
+@data.command("show")
+@experiment_flags
+@click.option("--seed", default=0, help="The split's seed.")
+@click.option("--picture", metavar="FILE", help="Draw the split: a .png or .svg.")
+@json_flag
+def data_show(seed: int, picture: str | None, as_json: bool, **flags: Any) -> None:
+    """Who would hold what: the split as a table, and as a picture.
+
+    \b
+    grapevine data show --data digits --clients 10 --partition dirichlet:0.3 --labels clients:100 --picture split.png
+    """
+    from grapevine.terminal import show_split
+
+    split = make_split(flags, seed)
+    if picture:
+        from grapevine.data.picture import draw
+
+        draw(split, picture)
+    if as_json:
+        click.echo(json.dumps(dict(hash=split.hash, settings=split.settings, clients=split.table()), indent=1))
+    else:
+        show_split(split)
+        if picture:
+            click.echo(f"Drew {picture}.")
+
+
+@data.command("get")
+@click.argument("name")
+@click.option("--data-dir", metavar="DIR", help="Where to put it [$GRAPEVINE_DATA, else the user's cache].")
+def data_get(name: str, data_dir: str | None) -> None:
+    """Download a data set from its official source, check it, and put it in place.
+
+    \b
+    grapevine data get cifar10
+    """
+    from grapevine.data import download
+    from grapevine.terminal import download_bar
+
+    with download_bar(name) as progress:
+        paths = download.get(name, data_dir, progress)
+    for path in paths:
+        click.echo(f"{path} is here.")
+
+
+# ---------------------------------------------------------------- demo
+
+
+@main.command()
+@click.option("--out", metavar="DIR", help="Keep the results [a temporary folder].")
+def demo(out: str | None) -> None:
+    """FedAvg on 10 clients' handwritten digits, in seconds.
+
+    \b
+    grapevine demo
+    """
+    import tempfile
+
+    from grapevine import data
+    from grapevine.experiment import Experiment
+    from grapevine.methods import find
+    from grapevine.terminal import Bar, show_result
+
+    folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "run"
+    split = data.load("digits").split(clients=10, labels="clients:200", seed=0)
+    with Bar("fedavg on digits") as bar:
+        run = Experiment(find("fedavg")(), split, rounds=20, out=folder, workers=min(2, os.cpu_count() or 1)).run(progress=bar)
+    alone = Experiment(find("alone")(), split, rounds=20, per_round=None).run()
+    write_report(folder)
+    show_result(run.result, folder)
+    click.echo(f"Ten clients, 200 labels in all: together {run.result['accuracy']:.1%}, each alone {alone.result['accuracy']:.1%}.")

@@ -1,0 +1,138 @@
+"""What people see in a terminal: progress bars, tables, the closing lines of a run. Plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console(highlight=False)
+PLAIN_SECONDS = 10.0  # between lines where there is no terminal
+
+
+class Bar:
+    """The progress of a run: a bar with an estimate of the time left, or a line now and then."""
+
+    def __init__(self, title: str):
+        self.title, self._progress, self._task = title, None, None
+        self._spoke = 0.0
+
+    def __enter__(self) -> Bar:
+        if sys.stdout.isatty():
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                       TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))  # fmt: skip
+            self._progress = Progress(*columns, console=console)
+            self._progress.start()
+            self._task = self._progress.add_task(self.title, total=None, note="")
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def __call__(self, done: int, total: int, line: dict | None) -> None:
+        note = f"accuracy {line['accuracy']:.1%}" if line and line.get("accuracy") is not None else ""
+        if self._progress:
+            self._progress.update(self._task, completed=done, total=total, note=note)
+        elif done == total or time.monotonic() - self._spoke > PLAIN_SECONDS:
+            self._spoke = time.monotonic()
+            print(f"{self.title}: round {done} of {total} {note}".rstrip(), flush=True)
+
+
+@contextmanager
+def download_bar(title: str) -> Iterator[Callable[[int, int | None], None] | None]:
+    """A progress callback (bytes so far, bytes in all) for a download."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def size(n: float) -> str:
+    """Bytes for people: 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n < 1000 or unit == "GB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def percent(value: float | None) -> str:
+    return "—" if value is None else f"{value:.1%}"
+
+
+def show_table(title: str, rows: list[dict]) -> None:
+    """Dicts with the same keys as a table."""
+    table = Table(title=title)
+    for name in rows[0] if rows else ():
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    console.print(table)
+
+
+def show_result(result: dict, folder: Path) -> None:
+    table = Table(title=f"{result['method']} on {result['data']['name']}, seed {result['seed']}", show_header=False)
+    table.add_row("test accuracy", f"{percent(result['accuracy'])} (best on validation, round {result['best_round']})")
+    table.add_row("last round", percent(result["accuracy_last"]))
+    table.add_row("balanced accuracy", percent(result["balanced_accuracy"]))
+    own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
+    if own:
+        table.add_row("clients", f"worst {percent(min(own))}, best {percent(max(own))}")
+    if result["pseudo_label_accuracy"] is not None:
+        table.add_row("pseudo-labels right", percent(result["pseudo_label_accuracy"]))
+    table.add_row("sent", f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down")
+    table.add_row("time", f"{result['seconds']:.1f} s, {result['rounds']} rounds, {result['peak_memory_mb'] or '?'} MB")
+    console.print(table)
+    console.print(f"Everything is in {folder} (open {folder / 'report.html'}).", soft_wrap=True)
+
+
+def show_methods(rows: list[dict]) -> None:
+    table = Table(title="Methods")
+    for name in ("name", "what", "labels at"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(row["name"], row["title"], ", ".join(row["labels"]))
+    console.print(table)
+    console.print("One method's fields: grapevine methods NAME")
+
+
+def show_method(row: dict) -> None:
+    console.print(f"{row['name']}: {row['title']}\n{row['text']}\nLabels at: {', '.join(row['labels'])}")
+    table = Table()
+    for name in ("field", "symbol", "default", "meaning"):
+        table.add_column(name)
+    for f in row["fields"]:
+        table.add_row(f["name"], f["symbol"], str(f["default"]), f["text"])
+    console.print(table)
+
+
+def show_split(split: Any, most: int = 30) -> None:
+    """The first clients of a split, what each holds, and the sums."""
+    rows = split.table()
+    classes = split.dataset.classes
+    table = Table(title=f"{split.dataset.name}: {len(rows)} clients, split {split.hash[:12]}")
+    for name in ("client", "rows", "labelled", "unlabelled"):
+        table.add_column(name, justify="right")
+    few = len(classes) <= 12
+    for name in classes if few else ("classes",):
+        table.add_column(name, justify="right")
+    for row in rows[:most]:
+        counts = list(row["classes"])
+        own = [str(n) for n in counts] if few else [str(sum(n > 0 for n in counts))]
+        table.add_row(*(str(row[name]) for name in ("client", "rows", "labelled", "unlabelled")), *own)
+    console.print(table)
+    if len(rows) > most:
+        console.print(f"… and {len(rows) - most} more clients.")
+    sums = {name: sum(row[name] for row in rows) for name in ("rows", "labelled", "unlabelled", "flipped", "irrelevant")}
+    server = len(split.server.labelled) if split.server else 0
+    console.print(", ".join(f"{name} {n}" for name, n in sums.items()) + f", server {server}, validation {len(split.validation)}.")
