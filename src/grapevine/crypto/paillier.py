@@ -1,0 +1,433 @@
+"""Secure Hamming distances from Paillier's encryption: XCLP's PHE variant (section 3.2), packed.
+
+Paillier 1999, with the fixed base of Damgård, Jurik and Nielsen 2010. Three layers, in this order below: the encoding (rows of
+bits to and from one plaintext), the cipher, the protocol. Pure arithmetic: a message is a dict of arrays, bytes and integers.
+
+    client j: bits y, key                    client k: bits x                       server
+    encrypt_columns ---- n, base, columns --->
+       (signed broadcast, once for all k)    answer
+                    <------------- masked ---   |
+    open_answer                                 +---------------- n, R ----------->
+       |
+       +------------------------------- n, T ------------------------------------>  distances: h = unpack((T - R) mod N)
+
+One plaintext holds one bit column of up to `slots` rows of j, each in a slot of bits(L) bits (L = 4096: 13 bits, 157 rows in a
+2048-bit key, 236 in a 3072-bit key). Per pack of rows and per own point, k needs h = Σx + Σ_{x=0} y − Σ_{x=1} y, which is
+Σx + 2 Σ_{x=0} y − Σ y. In ciphertexts that is P² / A with P the product of the columns where x = 0 and A of all columns, so
+one inverse a pack. k multiplies by (1 + rN) and by base^b, a fresh encryption of a mask r uniform in Z_N, and the server gets
+R = r − Σx·(1 in every used slot). (T − R) mod N is then exactly the packed distances, all of them in [0, L]: nothing
+negative, nothing carried from slot to slot. Subtraction comes before unpacking because r is a mask of the whole plaintext, not of a
+slot. Unused slots of the last pack get no Σx: otherwise the server would read the weight of x there.
+
+Threat model: honest-but-curious clients and server; clients' identities pinned and the broadcast signed by other layers.
+What each side learns:
+- client k: nothing of y. It sees ciphertexts only.
+- client j: nothing of x. It decrypts T, uniform in Z_N, and the randomness of the answer is base^(e + b) where e depends on x and
+  |e| ≤ L·2^EXPONENT_BITS, b is uniform below a bound HIDING_BITS bits longer: within 2^-HIDING_BITS of independent of x, even
+  for one who factors N and takes discrete logarithms, as j nearly can.
+- server: H (and the numbers of rows). T and R alone are uniform in Z_N; together they are R and H.
+- server with j, or server with k: what H and the colluding client's own bits give, no more.
+Without the re-randomisation base^b, j, who knows the randomness of its own columns, recovers x. With columns randomised by
+arbitrary r^N but answers by powers of the base, j sees a coset that depends on x (Legendre symbols, for one). Therefore columns
+and answers both use powers of the one base, and the answers' exponents are the longer ones.
+
+Assumptions, for y against k and the server:
+1. decisional composite residuosity (Paillier);
+2. **short exponents**: base^a with a uniform below 2^EXPONENT_BITS is not told from base^a with a uniform below the order, where
+   base = (x²)^N mod N², x random. For exponents of half of N's length this follows from factoring (Goldreich and Rosen 2003);
+   EXPONENT_BITS = 384 is shorter and hence an assumption of its own. The best attack known is a square-root search, 2^192 steps.
+x against j needs neither: it is hidden statistically. gmpy2's arithmetic is not constant-time: no protection from one who times
+a party's processor.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from grapevine.errors import Mistake
+
+KEY_BITS = (2048, 3072)
+EXPONENT_BITS = 384  # of the randomness of a column
+HIDING_BITS = 128  # by how much the exponent of a re-randomisation is longer than what it has to hide
+
+
+def _gmpy2() -> Any:
+    try:
+        return import_module("gmpy2")
+    except ImportError:
+        raise Mistake(
+            "the paillier protocol needs gmpy2, which is not installed: run "
+            'pip install "grapevine-fl[paillier]" or choose another protocol, such as mlwe'
+        ) from None
+
+
+# ---------------------------------------------------------------------------------------------------------- encoding
+
+
+def check_bits(bits: np.ndarray, whose: str) -> np.ndarray:
+    """A client's hashed points: uint8 of shape (points, L), zeros and ones."""
+    bits = np.asarray(bits)
+    if bits.ndim != 2 or 0 in bits.shape or bits.dtype.kind not in "bui" or bits.min() < 0 or bits.max() > 1:
+        raise Mistake(f"{whose} bits must be a table of zeros and ones, not {bits.dtype} of shape {bits.shape}: hash them first")
+    return bits.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the rows of j lie in plaintexts: `slots` numbers of `width` bits in a plaintext, row 0 in the lowest."""
+
+    rows: int
+    L: int
+    key_bits: int
+
+    @property
+    def width(self) -> int:
+        """Bits that hold every distance 0..L."""
+        return self.L.bit_length()
+
+    @property
+    def slots(self) -> int:
+        # N has key_bits bits, so everything below 2^(key_bits - 1) is below N.
+        return (self.key_bits - 1) // self.width
+
+    @property
+    def packs(self) -> int:
+        if self.slots == 0:
+            raise Mistake(f"a key of {self.key_bits} bits has no room for distances up to {self.L}: take a longer key")
+        return -(-self.rows // self.slots)
+
+    def used(self, pack: int) -> int:
+        """How many slots of this pack hold a row."""
+        return min(self.slots, self.rows - pack * self.slots)
+
+    def pack(self, values: np.ndarray) -> list[int]:
+        """Numbers (count, at most `slots` each, each below 2^width) to `count` plaintexts."""
+        values = np.asarray(values, np.int64)
+        if values.ndim != 2 or values.shape[1] > self.slots or (values >> self.width).any():
+            raise ValueError(f"{values.shape} numbers do not fit into {self.slots} slots of {self.width} bits")
+        digits = (values[:, :, None] >> np.arange(self.width)) & 1
+        packed = np.packbits(digits.reshape(len(values), -1).astype(np.uint8), axis=1, bitorder="little")
+        return [int.from_bytes(row.tobytes(), "little") for row in packed]
+
+    def unpack(self, plain: int, count: int) -> np.ndarray:
+        """The first `count` slots of a plaintext; anything above them is not ours and raises."""
+        if plain >> (count * self.width):
+            raise Mistake(
+                f"a sum does not fit into the {count} slots it should fill: the two clients' messages do not belong together, run again"
+            )
+        data = np.frombuffer(int(plain).to_bytes(-(-count * self.width // 8), "little"), np.uint8)
+        digits = np.unpackbits(data, bitorder="little")[: count * self.width].reshape(count, self.width)
+        return digits.astype(np.int64) @ (1 << np.arange(self.width))
+
+
+def to_array(numbers: Iterable[int], size: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers as little-endian bytes, `size` each: uint8 of shape `shape + (size,)`."""
+    data = b"".join(int(v).to_bytes(size, "little") for v in numbers)
+    return np.frombuffer(data, np.uint8).reshape(*shape, size)
+
+
+def from_array(array: np.ndarray, shape: tuple[int, ...], size: int, what: str) -> list[int]:
+    """The inverse of `to_array`, for arrays that somebody sent."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != (*shape, size):
+        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise Mistake(f"{what} should be uint8 {(*shape, size)} but is {found}: the sender runs another protocol or version")
+    mpz, data = _gmpy2().mpz, np.ascontiguousarray(array).tobytes()
+    return [mpz(int.from_bytes(data[at : at + size], "little")) for at in range(0, len(data), size)]
+
+
+# ------------------------------------------------------------------------------------------------------------ cipher
+
+
+class FixedBase:
+    """base^e mod m for many e: a table of base^(d·256^i), so that a power costs one product for each byte of e."""
+
+    def __init__(self, base: int, modulus: int, exponent_bits: int):
+        self.modulus, self.size = modulus, -(-exponent_bits // 8)
+        self.rows = []
+        for _ in range(self.size):
+            row = [base**0]
+            for _ in range(255):
+                row.append(row[-1] * base % modulus)
+            self.rows.append(row)
+            base = row[-1] * base % modulus
+
+    def __repr__(self) -> str:
+        return f"FixedBase({8 * self.size} bits)"
+
+    def power(self, exponent: int) -> int:
+        out, m = 1, self.modulus
+        for row, digit in zip(self.rows, int(exponent).to_bytes(self.size, "little")):
+            out = out * row[digit] % m
+        return out
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """N, and the base whose powers randomise: an N-th power of a square, modulo N²."""
+
+    n: int
+    base: int
+
+    @cached_property
+    def n2(self) -> int:
+        return self.n * self.n
+
+    @property
+    def bits(self) -> int:
+        return int(self.n).bit_length()
+
+    @property
+    def size(self) -> int:
+        """Bytes of a plaintext; a ciphertext takes twice as many."""
+        return -(-self.bits // 8)
+
+    def embed(self, plain: int) -> int:
+        """(1 + N)^m = 1 + mN modulo N²."""
+        return 1 + plain * self.n
+
+    def check(self, toy: bool = False) -> PublicKey:
+        """A key that somebody sent: long enough, odd, its base a unit modulo N²."""
+        if not toy and self.bits not in KEY_BITS:
+            raise Mistake(f"a Paillier key of {self.bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
+        if self.n < 15 or self.n % 2 == 0:
+            raise Mistake("a Paillier modulus must be odd and at least 15: the sender's key is broken, make a new one")
+        self.check_ciphertexts([self.base], "the base of the key")
+        return self
+
+    def check_ciphertexts(self, numbers: Sequence[int], what: str) -> Sequence[int]:
+        """0 < c < N² and no factor in common with N, for all of them."""
+        if any(not 0 < c < self.n2 for c in numbers):
+            raise Mistake(f"{what}: a number outside 1..N²-1 is no ciphertext, the sender's message is broken")
+        product = 1
+        for c in numbers:
+            product = product * c % self.n
+        if _gmpy2().gcd(product, self.n) != 1:
+            raise Mistake(f"{what}: a number that shares a factor with N is no ciphertext, the sender's message is broken")
+        return numbers
+
+
+@dataclass(frozen=True, repr=False)
+class SecretKey:
+    """The two primes and the base; everything else follows."""
+
+    p: int
+    q: int
+    base: int
+
+    def __repr__(self) -> str:
+        return f"SecretKey({self.public.bits} bits, secret hidden)"
+
+    @cached_property
+    def public(self) -> PublicKey:
+        return PublicKey(self.p * self.q, self.base)
+
+    def to_dict(self) -> dict[str, bytes]:
+        size = self.public.size
+        return {
+            "p": int(self.p).to_bytes(size, "little"),
+            "q": int(self.q).to_bytes(size, "little"),
+            "base": int(self.base).to_bytes(2 * size, "little"),
+        }
+
+    @staticmethod
+    def from_dict(state: dict[str, bytes]) -> SecretKey:
+        mpz = _gmpy2().mpz
+        return SecretKey(*(mpz(int.from_bytes(state[name], "little")) for name in ("p", "q", "base")))
+
+    @cached_property
+    def _p2_inverse(self) -> int:
+        return _gmpy2().invert(self.p**2, self.q**2)
+
+    def encrypt(self, plains: Iterable[int]) -> list[int]:
+        """c = (1 + mN)·base^a, a short and fresh, computed modulo p² and q² because their owner can."""
+        p2, q2, public = self.p**2, self.q**2, self.public
+        mod_p = FixedBase(self.base % p2, p2, EXPONENT_BITS)
+        mod_q = FixedBase(self.base % q2, q2, EXPONENT_BITS)
+        out = []
+        for plain in plains:
+            if not 0 <= plain < public.n:
+                raise ValueError("a plaintext lies in 0..N-1")
+            a = secrets.randbits(EXPONENT_BITS)
+            u, v = mod_p.power(a), mod_q.power(a)
+            noise = u + p2 * ((v - u) * self._p2_inverse % q2)
+            out.append(noise * public.embed(plain) % public.n2)
+        return out
+
+    def decrypt(self, ciphertexts: Sequence[int]) -> list[int]:
+        """m modulo p and modulo q, one thread each (powmod_base_list gives up the interpreter's lock), then put together."""
+        self.public.check_ciphertexts(ciphertexts, "the ciphertexts to decrypt")
+        with ThreadPoolExecutor(2) as pool:
+            plain_p = pool.submit(self._decrypt_modulo, ciphertexts, self.p, self.q)
+            plain_q = pool.submit(self._decrypt_modulo, ciphertexts, self.q, self.p)
+        p_inverse = _gmpy2().invert(self.p, self.q)
+        return [u + self.p * ((v - u) * p_inverse % self.q) for u, v in zip(plain_p.result(), plain_q.result())]
+
+    @staticmethod
+    def _decrypt_modulo(ciphertexts: Sequence[int], p: int, q: int) -> list[int]:
+        # c^(p-1) = (1 + mN)^(p-1) = 1 - mN modulo p²: the noise, an N-th power, has an order that divides p - 1 there.
+        p2, scale = p * p, _gmpy2().invert(-q, p)
+        powers = _gmpy2().powmod_base_list([c % p2 for c in ciphertexts], p - 1, p2)
+        return [(u - 1) // p * scale % p for u in powers]
+
+
+def make_key(bits: int = 3072, toy: bool = False) -> SecretKey:
+    """Two random primes of half the length, both 3 modulo 4, and the N-th power of a random square."""
+    gmpy2 = _gmpy2()
+    if bits not in KEY_BITS and not (toy and bits >= 16 and bits % 2 == 0):
+        raise Mistake(f"a Paillier key of {bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
+    p = q = _prime(bits // 2)
+    while p == q:
+        q = _prime(bits // 2)
+    return SecretKey(p, q, _base(p * q, gmpy2))
+
+
+def _prime(bits: int) -> int:
+    # The two highest bits are set so that the product of two such primes has exactly twice as many bits.
+    gmpy2 = _gmpy2()
+    while True:
+        candidate = gmpy2.mpz(secrets.randbits(bits) | 3 << (bits - 2) | 3)
+        if gmpy2.is_prime(candidate, 40):
+            return candidate
+
+
+def _base(n: int, gmpy2: Any) -> int:
+    while True:
+        x = gmpy2.mpz(secrets.randbelow(int(n)))
+        if gmpy2.gcd(x, n) == 1 and x * x % n != 1:
+            return gmpy2.powmod(x * x, n, n * n)
+
+
+# ---------------------------------------------------------------------------------------------------------- protocol
+
+
+def encrypt_columns(key: SecretKey, bits: np.ndarray) -> dict[str, Any]:
+    """Client j, once: every bit column of every pack of its rows, encrypted. The same message goes to all partners."""
+    bits, public = check_bits(bits, "client j's"), key.public
+    packing = Packing(*bits.shape, public.bits)
+    plains = []
+    for pack in range(packing.packs):
+        rows = bits[pack * packing.slots :][: packing.used(pack)]
+        plains += packing.pack(rows.T)
+    columns = to_array(key.encrypt(plains), 2 * public.size, (packing.packs, packing.L))
+    return {
+        "n": int(public.n).to_bytes(public.size, "little"),
+        "base": int(public.base).to_bytes(2 * public.size, "little"),
+        "rows": packing.rows,
+        "columns": columns,
+    }
+
+
+def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Client k, to client j's columns: what goes back to j (ciphertexts of T) and what goes to the server (R)."""
+    bits = check_bits(bits, "client k's")
+    public = _read_key(message, toy)
+    packing = Packing(_read_count(message["rows"]), bits.shape[1], public.bits)
+    shape = (packing.packs, packing.L)
+    numbers = from_array(message["columns"], shape, 2 * public.size, "client j's columns")
+    public.check_ciphertexts(numbers, "client j's columns")
+
+    exponent_bits = EXPONENT_BITS + (2 * packing.L).bit_length() + HIDING_BITS
+    noise = FixedBase(public.base, public.n2, exponent_bits)
+    weights = bits.sum(axis=1, dtype=np.int64)
+    masked, masks = {}, {}
+    for pack in range(packing.packs):
+        columns = numbers[pack * packing.L : (pack + 1) * packing.L]
+        ones = packing.pack(np.ones((1, packing.used(pack))))[0]
+        for point, product in enumerate(signed_products(columns, bits, public)):
+            r = secrets.randbelow(int(public.n))
+            product = product * public.embed(r) % public.n2
+            masked[point, pack] = product * noise.power(secrets.randbits(exponent_bits)) % public.n2
+            masks[point, pack] = (r - int(weights[point]) * ones) % public.n
+    shape = (len(bits), packing.packs)
+    back = {"masked": to_array((masked[at] for at in np.ndindex(shape)), 2 * public.size, shape)}
+    return back, {"n": message["n"], "r": to_array((masks[at] for at in np.ndindex(shape)), public.size, shape)}
+
+
+def signed_products(columns: Sequence[int], bits: np.ndarray, public: PublicKey) -> list[int]:
+    """For each point x of k an encryption of 2 Σ_{x=0} y − Σ y, neither masked nor re-randomised yet.
+
+    The products of every subset of a few neighbouring columns are tabled, so that a point costs one product a table.
+    Numbers modulo N² are kept as two digits to base N (`times`): products then take two thirds of the time.
+    """
+    n, n2 = public.n, public.n2
+    width = min(range(1, 13), key=lambda w: (2**w + len(bits)) / w)
+    products, everything = [(1, 0)] * len(bits), (1, 0)
+    for at in range(0, len(columns), width):
+        table = [(1, 0)]
+        for column in columns[at : at + width]:
+            high, low = divmod(column, n)
+            table += [times(entry, (low, high), n) for entry in table]
+        everything = times(everything, table[-1], n)
+        zeros = 1 - bits[:, at : at + width].astype(np.int64)
+        subsets = zeros @ (1 << np.arange(zeros.shape[1]))
+        products = [times(product, table[subset], n) for product, subset in zip(products, subsets.tolist())]
+    inverse = _gmpy2().invert(everything[0] + everything[1] * n, n2)
+    return [(low + high * n) ** 2 % n2 * inverse % n2 for low, high in products]
+
+
+def times(a: tuple[int, int], b: tuple[int, int], n: int) -> tuple[int, int]:
+    """(a0 + a1·N)(b0 + b1·N) modulo N², digits to base N, the low one first. The product of the high digits is a multiple of N²."""
+    carry, low = divmod(a[0] * b[0], n)
+    return low, (carry + a[0] * b[1] + a[1] * b[0]) % n
+
+
+def open_answer(key: SecretKey, message: dict[str, Any], rows: int, L: int, points: int) -> dict[str, Any]:
+    """Client j: decrypts k's answer to T, for the server. `rows` are j's own points, `points` are k's."""
+    public = key.public
+    shape = (points, Packing(rows, L, public.bits).packs)
+    numbers = from_array(message["masked"], shape, 2 * public.size, "client k's answer")
+    plains = key.decrypt(numbers)
+    return {"n": int(public.n).to_bytes(public.size, "little"), "t": to_array(plains, public.size, shape)}
+
+
+def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points: int, L: int) -> np.ndarray:
+    """The server: H of shape (rows of j, points of k) from T and R. Subtracts modulo N, then unpacks."""
+    if from_j["n"] != from_k["n"]:
+        raise Mistake("client j and client k used different Paillier keys: their messages do not belong together, run again")
+    n = int.from_bytes(from_j["n"], "little")
+    size = len(from_j["n"])
+    packing = Packing(rows, L, n.bit_length())
+    shape = (points, packing.packs)
+    ts = from_array(from_j["t"], shape, size, "client j's sums")
+    rs = from_array(from_k["r"], shape, size, "client k's masks")
+    if any(v >= n for v in (*ts, *rs)):
+        raise Mistake("a sum or mask is not below the Paillier modulus: the sender's message is broken, run again")
+    out = np.empty((points, rows), np.int32)
+    for (point, pack), t, r in zip(np.ndindex(shape), ts, rs):
+        at = pack * packing.slots
+        out[point, at : at + packing.used(pack)] = packing.unpack((t - r) % n, packing.used(pack))
+    if out.max() > L:
+        raise Mistake(f"a distance of {out.max()} among {L} bits: the two clients' messages do not belong together, run again")
+    return np.ascontiguousarray(out.T)
+
+
+def cost(rows: int, points: int, L: int, key_bits: int = 3072) -> dict[str, int]:
+    """Bytes of each message for one pair of clients, before anything is computed. Columns are sent once, however many partners."""
+    packing, size = Packing(rows, L, key_bits), -(-key_bits // 8)
+    sums = points * packing.packs * size
+    return {"columns": (packing.packs * L * 2 + 3) * size, "masked": 2 * sums, "server": 2 * (sums + size)}
+
+
+def _read_key(message: dict[str, Any], toy: bool) -> PublicKey:
+    n, base = message["n"], message["base"]
+    if not isinstance(n, bytes) or not isinstance(base, bytes) or len(base) != 2 * len(n):
+        raise Mistake("client j's key should be the bytes of N and twice as many of its base: the sender runs another version")
+    mpz = _gmpy2().mpz
+    key = PublicKey(mpz(int.from_bytes(n, "little")), mpz(int.from_bytes(base, "little")))
+    if key.size != len(n):
+        raise Mistake(f"client j's N fills {key.size} of its {len(n)} bytes: the sender's key is broken")
+    return key.check(toy)
+
+
+def _read_count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Mistake(f"client j says it has {value!r} rows: the sender's message is broken")
+    return value
