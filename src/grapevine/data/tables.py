@@ -7,7 +7,6 @@ import difflib
 import math
 import os
 import re
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -77,14 +76,7 @@ def read_table(
     both come back as NaN. An empty label, NaN or −1 is None. NPZ: features `X`, labels `y` (or the array named by `label`).
     """
     path = existing_file(path)
-    readers = {
-        ".csv": read_csv,
-        ".tsv": read_csv,
-        ".txt": read_csv,
-        ".parquet": read_parquet,
-        ".pq": read_parquet,
-        ".npz": read_npz,
-    }
+    readers = {".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
         raise Mistake(f"{path} is not a table this can read: give a .csv, .parquet or .npz file.")
     return readers[path.suffix.lower()](path, label, id, features, truth, impute, tuple(other))
@@ -96,8 +88,9 @@ def column_names(path: str | Path) -> list[str]:
     if path.suffix.lower() == ".npz":
         with open_npz(path) as arrays:
             return list(arrays.files)
-    if path.suffix.lower() in (".parquet", ".pq"):
-        return open_parquet(path).schema_arrow.names
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as file:
+            return file.schema_arrow.names
     return read_header(path)[0]
 
 
@@ -143,15 +136,17 @@ def csv_mistake(path: Path, header: list[str], delimiter: str, wanted: Sequence[
     try:
         for row, (line, cells) in enumerate(csv_records(path, delimiter)):
             if row and len(cells) != len(header):
-                return Mistake(
-                    f"{path}, line {line}: the header has {len(header)} columns and this line has {len(cells)}, mend it."
-                )
+                return ragged(path, line, header, cells)
             for name, cell in zip(header, cells) if row else ():
                 if name in wanted and not is_number(cell) and cell.strip() and cell not in pa.csv.ConvertOptions().null_values:
                     return text_mistake(path, f"line {line}", name, cell)
     except (csv.Error, UnicodeDecodeError):
         pass
     return Mistake(f"{path} is not a valid CSV file ({str(error).splitlines()[0]}), mend it.")
+
+
+def ragged(path: Path, line: int, header: list[str], cells: list[str]) -> Mistake:
+    return Mistake(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} columns, mend the line.")
 
 
 def csv_records(path: Path, delimiter: str) -> Iterable[tuple[int, list[str]]]:
@@ -177,13 +172,13 @@ def open_parquet(path: Path) -> pa.parquet.ParquetFile:
 
 
 def read_parquet(path, label, id, features, truth, impute, other) -> Table:
-    file = open_parquet(path)
-    header = file.schema_arrow.names
-    id, wanted = choose_columns(path, header, label, id, features, truth, other)
-    try:
-        table = file.read(columns=list(dict.fromkeys([*wanted, *(name for name in (label, id, truth, *other) if name)])))
-    except (pa.ArrowInvalid, OSError):
-        raise Mistake(f"{path} is not a valid Parquet file, write it again.") from None
+    with open_parquet(path) as file:
+        id, wanted = choose_columns(path, file.schema_arrow.names, label, id, features, truth, other)
+        names = [*wanted, *(name for name in (label, id, truth, *other) if name)]
+        try:
+            table = file.read(columns=list(dict.fromkeys(names)))
+        except (pa.ArrowInvalid, OSError):
+            raise Mistake(f"{path} is not a valid Parquet file, write it again.") from None
     if not len(table):
         raise Mistake(f"{path} has no rows, give a table with at least one row.")
     return build_table(path, table, wanted, label, id, truth, other, impute, lambda row: f"row {row + 1}")
@@ -288,7 +283,8 @@ def existing_file(path: str | Path) -> Path:
         near = difflib.get_close_matches(path.name, os.listdir(path.parent) if path.parent.is_dir() else [], 1)
         raise Mistake(f"there is no file {path}{hint(near)}, check the path.")
     try:
-        empty = not path.open("rb").read(1)
+        with path.open("rb") as file:
+            empty = not file.read(1)
     except OSError as error:
         raise Mistake(f"{path} cannot be read ({error.strerror}), check its permissions.") from None
     if empty:
@@ -307,9 +303,7 @@ def choose_columns(path, header, label, id, features, truth, other, implicit_id=
     wanted = list(features) if features else [name for name in header if name not in taken]
     both = [name for name in wanted if name in taken]
     if both:
-        raise Mistake(
-            f"{path}: column {both[0]!r} cannot be a feature and the label, id or truth too, take it out of --features."
-        )
+        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of --features.")
     if not wanted:
         raise Mistake(f"{path} has no feature columns beside {', '.join(map(repr, sorted(taken)))}, add some.")
     return id, wanted
@@ -334,9 +328,7 @@ def check_ids(path: Path, ids: list[str | None] | None, name: str | None, n: int
         if not value:
             raise Mistake(f"{path}, {place(row)}, column {name!r}: the id is empty, give every row an id of its own.")
         if value in first:
-            raise Mistake(
-                f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}, give every row an id of its own."
-            )
+            raise Mistake(f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}, give every row its own.")
         first[value] = row
     return ids
 
@@ -420,23 +412,15 @@ def write_csv(path: str | Path, columns: dict[str, Sequence[Any]]) -> None:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns of different lengths: {lengths}")
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with open(handle, "w", encoding="utf-8", newline="") as file:
+        with open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(zip(*columns.values()))
-        os.chmod(temporary, 0o666 & ~umask())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_images(folder: str | Path, size: int | None = None, other: Sequence[str] = ()) -> Images:
@@ -457,15 +441,12 @@ def read_images(folder: str | Path, size: int | None = None, other: Sequence[str
     if (folder / "labels.csv").exists():
         labels, more = read_image_labels(folder / "labels.csv", ids, other)
     elif other:
-        raise Mistake(
-            f"{folder} has no labels.csv for the column {other[0]!r}, add one with the columns file, label, {other[0]}."
-        )
+        raise Mistake(f"{folder} has no labels.csv for the column {other[0]!r}, add one with columns file, label, {other[0]}.")
     else:
         labels = [None if len(p.parts) == 1 or p.parts[0] == "unlabelled" else label_name(p.parts[0]) for p in paths]
         more = {}
-    return Images(
-        folder.resolve().name, ids, stack_images([(str(folder / p), folder / p) for p in paths], size), labels, folder, more
-    )
+    x = stack_images([(str(folder / p), folder / p) for p in paths], size)
+    return Images(folder.resolve().name, ids, x, labels, folder, more)
 
 
 def read_image_labels(path: Path, ids: list[str], other: Sequence[str]) -> tuple[list[str | None], dict[str, list[str | None]]]:
@@ -476,9 +457,7 @@ def read_image_labels(path: Path, ids: list[str], other: Sequence[str]) -> tuple
         raise Mistake(f"{path} has two lines for file {twice!r}, take one out.")
     extra = set(at) - set(ids)
     if extra:
-        raise Mistake(
-            f"{path} names {min(extra)!r}, which is not an image in {path.parent}, mend the name (a path inside the folder)."
-        )
+        raise Mistake(f"{path} names {min(extra)!r}, which is no image in {path.parent}, give its path inside the folder.")
     pick = [at.get(name) for name in ids]
     column = {name: [None if row is None else label_name(rows[name][row]) for row in pick] for name in ("label", *other)}
     return column["label"], {name: column[name] for name in other}
@@ -494,7 +473,7 @@ def read_text_columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
     columns: dict[str, list[str]] = {name: [] for name in names}
     for line, cells in list(csv_records(path, delimiter))[1:]:
         if len(cells) != len(header):
-            raise Mistake(f"{path}, line {line}: the header has {len(header)} columns and this line has {len(cells)}, mend it.")
+            raise ragged(path, line, header, cells)
         for name in names:
             columns[name].append(cells[header.index(name)])
     return columns
