@@ -14,7 +14,7 @@ import numpy as np
 
 from grapevine.errors import Mistake
 
-GRAMMAR = "iid, dirichlet:0.1, dirichlet:0.1:free, shards:2, fedmatch, natural or natural:80 (parties with at least 80 rows)"
+GRAMMAR = "iid, dirichlet:0.1, dirichlet:0.1:free (sizes free too), shards:2, fedmatch or natural"
 
 # Class mix of FedMatch's client of type 0 (Jeong et al. 2021); type t is the same row turned t places.
 CIRCULANT = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
@@ -30,7 +30,6 @@ class Partition:
     alpha: float = 0.0  # Dirichlet concentration
     free: bool = False  # Dirichlet with free sizes
     shards: int = 0  # per client
-    least: int = 1  # rows of a natural party
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
@@ -49,10 +48,10 @@ def parse_partition(text: str) -> Partition:
         if not 0 < alpha < float("inf"):
             raise Mistake(f"Partition {text!r}: the Dirichlet concentration must be a number above 0, as in dirichlet:0.1.")
         return Partition("dirichlet", alpha=alpha, free=found[2] is not None)
-    if found := re.fullmatch(r"(shards|natural):(-?\d+)", text):
-        if int(found[2]) < 1:
-            raise Mistake(f"Partition {text!r}: the number must be at least 1, as in {found[1]}:2.")
-        return Partition("shards", shards=int(found[2])) if found[1] == "shards" else Partition("natural", least=int(found[2]))
+    if found := re.fullmatch(r"shards:(-?\d+)", text):
+        if int(found[1]) < 1:
+            raise Mistake(f"Partition {text!r}: a client needs at least 1 shard, as in shards:2.")
+        return Partition("shards", shards=int(found[1]))
     raise Mistake(f"Partition {text!r} is not known; write {GRAMMAR}.")
 
 

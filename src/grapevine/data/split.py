@@ -127,7 +127,7 @@ class Split:
             return None
         client = torch.full((max(int(groups.max()), max(self.groups)) + 1,), -1)
         client[list(self.groups)] = torch.arange(len(self))
-        own = client[groups]
+        own = torch.where(groups >= 0, client[groups.clamp(min=0)], -1)
         return own if (own >= 0).any() else None
 
     def _rows(self, index: Tensor, y: Tensor, device: str) -> Rows:
@@ -216,13 +216,16 @@ class Split:
             name, fingerprint, digest = saved["dataset"], saved["fingerprint"], saved["hash"]
         except FileNotFoundError:
             raise Mistake(f"There is no split file {path}; check the path, or leave --split out to make a new split.") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Mistake(
                 f"{path} is not a split file ({type(error).__name__}: {error}); take the split.json of a run."
             ) from None
         x, truth = dataset.x, dataset.y
         if extra is not None:
-            x, truth = _with_foreign(dataset, _foreign(settings["irrelevant"], foreign)[0], extra)
+            foreign, _ = _foreign(str(settings.get("irrelevant")), foreign)
+            if len(extra) and extra.max() >= len(foreign.x):
+                raise Mistake(f"{path} needs more rows of {foreign.name} than there are; use the files it was made with.")
+            x, truth = _with_foreign(dataset, foreign, extra)
         split = Split(dataset, parts, server, validation, settings, seed, x, truth, groups, extra)
         if split.fingerprint != fingerprint:
             raise Mistake(
@@ -256,15 +259,15 @@ def split(
     """
     part, setting = parse_partition(partition), parse_labels(labels)
     _check(dataset, setting, clients, flip, validation)
-    settings = dict(clients=clients, partition=partition, labels=labels, flip=flip, irrelevant=irrelevant, validation=validation)
     y, classes = dataset.y.numpy(), len(dataset.classes)
     groups = None
     free = np.ones(len(y), dtype=bool)  # rows not given away yet
     if part.kind == "natural":
-        groups = _choose_groups(dataset, clients, part.least, stream(seed, "partition"))
+        groups = _choose_groups(dataset, clients, stream(seed, "partition"))
         free = np.isin(dataset.group.numpy(), groups)
     clients = len(groups) if groups is not None else 10 if clients is None else clients
-    settings["clients"] = clients
+    settings = dict(clients=int(clients), partition=partition, labels=labels, flip=float(flip), irrelevant=irrelevant)
+    settings["validation"] = float(validation)
     if clients > free.sum():
         raise Mistake(f"{clients} clients cannot share the {free.sum()} rows of {dataset.name}; take fewer clients.")
     needed = _needed_classes(setting, y[free], classes)
@@ -290,7 +293,7 @@ def split(
         x, truth = _with_foreign(dataset, foreign, extra)
     at_server = Part(_tensor(server), _tensor(y[server]), _tensor([])) if setting.at_server else None
     chosen = None if groups is None else tuple(int(g) for g in groups)
-    return Split(dataset, parts, at_server, _tensor(held_out), settings, seed, x, truth, chosen, extra)
+    return Split(dataset, parts, at_server, _tensor(held_out), settings, int(seed), x, truth, chosen, extra)
 
 
 def parse_irrelevant(text: str) -> tuple[str, float]:
@@ -324,18 +327,16 @@ def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, flip: f
             raise Mistake(f"--labels @{c}: {dataset.name} has classes 0 to {classes - 1}; name only these.")
 
 
-def _choose_groups(dataset: Dataset, clients: int | None, least: int, rng: np.random.Generator) -> np.ndarray:
+def _choose_groups(dataset: Dataset, clients: int | None, rng: np.random.Generator) -> np.ndarray:
     """The natural parties that become clients, in the data set's order: all of them, or `clients` random ones."""
     if dataset.group is None:
         raise Mistake(f"{dataset.name} has no natural parties; take another partition, or name the party's column with --party.")
-    sizes = np.bincount(dataset.group.numpy()[dataset.group.numpy() >= 0])
-    groups = np.flatnonzero(sizes >= max(1, least))
-    if not len(groups):
-        raise Mistake(f"No natural party of {dataset.name} has {least} rows: the largest has {sizes.max()}; ask for fewer.")
+    group = dataset.group.numpy()
+    groups = np.unique(group[group >= 0])
     if clients is None:
         return groups
     if clients > len(groups):
-        raise Mistake(f"--clients {clients}: {dataset.name} has {len(groups)} such natural parties; take at most that many.")
+        raise Mistake(f"--clients {clients}: {dataset.name} has {len(groups)} natural parties; take at most that many.")
     return np.sort(rng.choice(groups, size=clients, replace=False))
 
 
@@ -477,6 +478,8 @@ def _check_result(
         raise Mistake(f"Client {empty[0]} would hold no row; take fewer clients, another partition or another seed.")
     y = dataset.y.numpy()
     has = np.bincount(y[np.concatenate([rows[labelled], server])], minlength=len(needed))
+    if not has.any():
+        raise Mistake(f"{dataset.name} has no labelled row that a client or the server could hold; label some rows first.")
     if (needed & (has == 0)).any():
         c = int(np.flatnonzero(needed & (has == 0))[0])
         raise Mistake(f"Nobody would have a label of class {dataset.classes[c]!r}; give more labels, or take another seed.")
@@ -526,27 +529,27 @@ def _add_irrelevant(
 
 def _with_foreign(dataset: Dataset, foreign: Dataset, extra: Tensor) -> tuple[Tensor, Tensor]:
     """x and truth of a split with these foreign rows behind the data set's own."""
-    x = torch.cat([dataset.x, fitted(foreign.x[extra], dataset, foreign.name)])
+    x = torch.cat([dataset.x, fitted(foreign.x[extra], foreign, dataset)])
     return x, torch.cat([dataset.y, torch.full((len(extra),), IRRELEVANT)])
 
 
-def fitted(x: Tensor, dataset: Dataset, name: str) -> Tensor:
-    """Foreign rows in the data set's shape: images become grey or colour and are resized; tables must have as many columns."""
-    shape = dataset.x.shape[1:]
+def fitted(x: Tensor, foreign: Dataset, dataset: Dataset) -> Tensor:
+    """Foreign rows `x` in the data set's shape and range: images become grey or colour and are resized; tables must fit."""
+    shape, kind = dataset.x.shape[1:], dataset.x.dtype
     if x.dim() != dataset.x.dim() or (x.dim() == 2 and x.shape[1:] != shape):
         raise Mistake(
-            f"Rows of {name} ({_shape(x)}) cannot be mixed into {dataset.name} ({_shape(dataset.x)}); take another set."
+            f"Rows of {foreign.name} ({_shape(x)}) do not fit {dataset.name} ({_shape(dataset.x)}); mix in a set of its kind."
         )
-    if x.shape[1:] == shape:
-        return x.to(dataset.x.dtype)
-    x = x.float()
+    if x.dim() == 2 or (x.shape[1:] == shape and foreign.scale.factor == dataset.scale.factor):
+        return x.to(kind)
+    x = x.float() * (foreign.scale.factor / dataset.scale.factor)
     if shape[0] == 1 and x.shape[1] == 3:
         x = (x * torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)).sum(1, keepdim=True)  # ITU-R 601 luma
     elif x.shape[1] != shape[0]:
         x = x.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)
     if x.shape[2:] != shape[1:]:
         x = torch.nn.functional.interpolate(x, size=tuple(shape[1:]), mode="bilinear", antialias=True)
-    return x.round().clamp(0, 255).to(dataset.x.dtype)
+    return x.round().clamp(0, 255).to(kind)
 
 
 # Small things --------------------------------------------------------------------------------------------------------
