@@ -55,13 +55,18 @@ class Network(nn.Module):
         return {name: t.detach().to("cpu", copy=True, memory_format=form) for name, t in self.state_dict().items()}
 
     def load(self, weights: dict[str, Tensor]) -> Network:
-        """Copy these weights in, tensor by tensor and in place: device and memory format stay as they are."""
+        """Copy these weights in, tensor by tensor and in place: device and memory format stay as they are.
+
+        Statistics of static batch normalisation belonged to the old weights and are dropped.
+        """
         own = self.state_dict()
         for name in [*own, *weights]:
             _check_same(name, own.get(name), weights.get(name))
         with torch.no_grad():
             for name, t in own.items():
                 t.copy_(weights[name])
+        for layer in _static_layers(self).values():
+            layer.mean = layer.var = None
         return self
 
     def use_rng(self, generator: torch.Generator) -> None:
@@ -73,10 +78,8 @@ class Network(nn.Module):
 
 def _check_same(name: str, own: Tensor | None, given: Tensor | None) -> None:
     if own is None or given is None:
-        has, lacks = ("weights", "network") if own is None else ("network", "weights")
-        raise Mistake(
-            f"weights do not fit: the {has} have {name!r}, the {lacks} have not; build the same model with the same norm."
-        )
+        here, there = ("weights", "network") if own is None else ("network", "weights")
+        raise Mistake(f"weights do not fit: {name!r} is in the {here} but not in the {there}; build the same model and norm.")
     if own.shape != given.shape or own.dtype != given.dtype:
         of = f"{_describe(given)} in the weights and {_describe(own)} in the network"
         raise Mistake(f"weights do not fit: {name!r} is {of}; build the same model for the same shape and classes.")
@@ -228,8 +231,7 @@ def _norm(norm: str, channels: int) -> nn.Module:
 
 
 def _linear(shape, classes, norm):
-    d = math.prod(shape)
-    return Network(nn.Flatten(), nn.Linear(d, classes))
+    return Network(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def _mlp(shape, classes, norm):
@@ -244,7 +246,7 @@ def _cnn(shape, classes, norm):
     layers: list[nn.Module] = []
     for before, after in ((channels, 16), (16, 32)):
         # The maximum before the ReLU: the same values from a quarter of the work.
-        layers += [nn.Conv2d(before, after, 3, padding=1), _norm(norm, after), nn.MaxPool2d(2), nn.ReLU()]
+        layers += [nn.Conv2d(before, after, 3, padding=1), _norm(norm, after), nn.MaxPool2d(2), nn.ReLU(inplace=True)]
     sides = [s // 4 for s in sides]
     pool = [max(1, s // 8) for s in sides]  # large images: at most 15×15 cells reach the last layer
     if max(pool) > 1:
@@ -255,7 +257,7 @@ def _cnn(shape, classes, norm):
 
 def _cnn13(shape, classes, norm):
     def block(before, after, size=3, padding=1):
-        return [WeightNormConv2d(before, after, size, padding=padding), _norm(norm, after), nn.LeakyReLU(0.1)]
+        return [WeightNormConv2d(before, after, size, padding=padding), _norm(norm, after), nn.LeakyReLU(0.1, inplace=True)]
 
     features = nn.Sequential(
         *block(shape[0], 128), *block(128, 128), *block(128, 128), nn.MaxPool2d(2), Dropout(0.5),
@@ -279,7 +281,7 @@ class _Skip(nn.Module):
 def _resnet9(shape, classes, norm):
     def block(before, after):
         # No bias even without norm: Table 6 counts weights alone.
-        return [nn.Conv2d(before, after, 3, padding=1, bias=False), _norm(norm, after), nn.ReLU()]
+        return [nn.Conv2d(before, after, 3, padding=1, bias=False), _norm(norm, after), nn.ReLU(inplace=True)]
 
     features = nn.Sequential(
         *block(shape[0], 64),
@@ -314,7 +316,7 @@ class _Basic(nn.Module):
 
 
 def _resnet18(shape, classes, norm):
-    stem = [nn.Conv2d(shape[0], 64, 3, padding=1, bias=norm == "none"), _norm(norm, 64), nn.ReLU()]
+    stem = [nn.Conv2d(shape[0], 64, 3, padding=1, bias=norm == "none"), _norm(norm, 64), nn.ReLU(inplace=True)]
     return Network(nn.Sequential(*stem, *_resnet18_body(norm), GlobalMean()), nn.Linear(512, classes))
 
 
@@ -332,12 +334,8 @@ def _resnet17(shape, classes, norm):
 
 
 def _resnet18_imagenet(shape, classes, norm):
-    stem = [
-        nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=norm == "none"),
-        _norm(norm, 64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, padding=1),
-    ]
+    stem = [nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=norm == "none"), _norm(norm, 64), nn.ReLU(inplace=True)]
+    stem.append(nn.MaxPool2d(3, 2, padding=1))
     return Network(nn.Sequential(*stem, *_resnet18_body(norm), GlobalMean(), Normalise()), nn.Linear(512, classes))
 
 
@@ -480,14 +478,16 @@ def _replace_dropout(parent: nn.Module) -> None:
     for name, m in parent.named_children():
         if type(m) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
             setattr(parent, name, Dropout(m.p, whole=type(m) is not nn.Dropout).train(m.training))
-        elif isinstance(m, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)) or getattr(m, "dropout", 0) and _draws_inside(m):
+        elif _draws_inside(m):
             raise Mistake(f"layer {name!r} ({type(m).__name__}) draws from torch's global generator: use Dropout or none.")
         else:
             _replace_dropout(m)
 
 
 def _draws_inside(m: nn.Module) -> bool:
-    return isinstance(m, (nn.RNNBase, nn.MultiheadAttention))
+    if isinstance(m, (nn.RNNBase, nn.MultiheadAttention)):
+        return m.dropout > 0
+    return isinstance(m, (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU))
 
 
 def _channels_last(net: Network) -> Network:
@@ -521,20 +521,22 @@ def batch_statistics(net: Network, batches: Iterable[Tensor | tuple[Tensor, ...]
 
         return hook
 
-    before = net.training, {name: (layer.mean, layer.var) for name, layer in layers.items()}
+    modes = [(m, m.training) for m in net.modules()]
+    kept = [(layer, layer.mean, layer.var) for layer in layers.values()]
     hooks = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
     try:
         net.eval()
         for layer in layers.values():
-            layer.mean = layer.var = None
+            layer.mean = layer.var = None  # so that it normalises by the batch
         for batch in batches:
-            net.features(batch if isinstance(batch, Tensor) else batch[0])
+            net(batch if isinstance(batch, Tensor) else batch[0])
     finally:
         for hook in hooks:
             hook.remove()
-        for name, layer in layers.items():
-            layer.mean, layer.var = before[1][name]
-        net.train(before[0])
+        for layer, mean, var in kept:
+            layer.mean, layer.var = mean, var
+        for m, mode in modes:
+            m.training = mode
     return {f"{name}.{part}": row for name, three in sums.items() for part, row in zip(("count", "sum", "square"), three)}
 
 

