@@ -66,6 +66,7 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 MOST_BITS = 1 << 15  # T and R then fit 16 bits
 COLUMNS = 1024  # bit columns expanded from the seed at a time; part of the wire format, as each piece has its own stream
 POINTS = 512  # points of client k evaluated at a time
+LEAF = 128  # matrices of this side are multiplied as they are; larger ones are halved first
 FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
 
 
@@ -147,38 +148,38 @@ def _encrypt(params: Params, bits: np.ndarray, seed: bytes, stream: Stream) -> t
     secret = Secret(params, points, _ternary(stream, (_blocks(params, points), params.rank, params.ring)))
     bodies = np.empty((params.bits, points, 2 * LIMB_BYTES), np.uint8)
     for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
-        width = columns.stop - columns.start
-        a = [_expand(seed, "columns", piece, limb, (width, params.dimension)) for limb in (0, 1)]
+        a = [_expand(params, seed, "columns", piece, limb, columns.stop - columns.start) for limb in (0, 1)]
         for block, rows in enumerate(_pieces(points, params.ring)):
-            matrix = _negacyclic(secret.s[block])[:, : rows.stop - rows.start]
-            low, high = (_product(one, matrix) for one in a)
+            low, high = _inner(params, a, secret.s[block], rows.stop - rows.start)
             low += _gauss(stream, low.shape)
             high += bits[rows, columns].T.astype(np.int64) << (LIMB - params.log_t)
             bodies[columns, rows] = _to_wire(low, high)
-    return secret, dict(seed=seed, bodies=bodies, key=_public_key(params, secret, seed, stream))
-
-
-def _public_key(params: Params, secret: Secret, seed: bytes, stream: Stream) -> np.ndarray:
-    """p = A_0 s + e_0 for each block of rows: (blocks, rank, ring, 10)."""
-    blocks = len(secret.s)
-    key = np.empty((blocks, params.rank, params.ring, 2 * LIMB_BYTES), np.uint8)
-    a = [_expand(seed, "key", 0, limb, (params.rank, params.dimension)) for limb in (0, 1)]
-    for block in range(blocks):
-        low, high = (_product(one, _negacyclic(secret.s[block])) for one in a)
+    key = np.empty((len(secret.s), params.rank, params.ring, 2 * LIMB_BYTES), np.uint8)
+    a = [_expand(params, seed, "key", 0, limb, params.rank) for limb in (0, 1)]
+    for block, s in enumerate(secret.s):
+        low, high = _inner(params, a, s, params.ring)
         key[block] = _to_wire(low + _gauss(stream, low.shape), high)
-    return key
+    return secret, dict(seed=seed, bodies=bodies, key=key)
+
+
+def _inner(params: Params, a: list[np.ndarray], s: np.ndarray, wanted: int) -> list[np.ndarray]:
+    """<a, s> limb by limb, the first coefficients only."""
+    return [_convolve(one, s[:, None])[:, 0, :wanted] for one in a]
 
 
 def decrypt(secret: Secret, reply: dict) -> dict:
     """Client j: its share T for the server, out of client k's reply. T is uniform mod t to whoever lacks R."""
     params, points = secret.params, secret.points
     _check_reply(params, reply, points)
-    u = _from_bytes(reply["a"]).astype(np.float64)
-    v = _from_bytes(reply["b"])
-    for block, rows in enumerate(_pieces(points, params.ring)):
-        v[:, rows] -= _product(u, _negacyclic(secret.s[block])[:, : rows.stop - rows.start])
     step = params.kept - params.log_t
-    return _share(params, (v + (1 << (step - 1)) >> step).T)
+    T = np.empty((len(reply["a"]), points), np.uint16)
+    for some in _pieces(len(T), POINTS):
+        u = _from_bytes(reply["a"][some]).astype(np.float64).reshape(-1, params.rank, params.ring)
+        v = _from_bytes(reply["b"][some])
+        for block, rows in enumerate(_pieces(points, params.ring)):
+            (inner,) = _inner(params, [u], secret.s[block], rows.stop - rows.start)
+            T[some, rows] = v[:, rows] - inner + (1 << (step - 1)) >> step & (params.t - 1)
+    return _share(params, T.T)
 
 
 # ---- client k ----
@@ -214,9 +215,10 @@ def _add_columns(params: Params, message: dict, bits: np.ndarray, sums: np.ndarr
     """Adds sum_l (1 - 2 b'_l) (a_l, b_l), limb by limb, one row per point."""
     for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
         signs = 1.0 - 2.0 * bits[:, columns]
-        shape = (columns.stop - columns.start, params.dimension)
+        count = signs.shape[1]
         for limb in (0, 1):
-            sums[limb, :, : params.dimension] += _product(signs, _expand(message["seed"], "columns", piece, limb, shape))
+            a = _expand(params, message["seed"], "columns", piece, limb, count).reshape(count, params.dimension)
+            sums[limb, :, : params.dimension] += _product(signs, a)
             sums[limb, :, params.dimension :] += _product(signs, _limb(message["bodies"][columns], limb))
 
 
@@ -226,18 +228,14 @@ def _add_zero(params: Params, message: dict, sums: np.ndarray, stream: Stream) -
     Without it u is a public function of the point's bits, and j, who knows the a_l, solves for them. The body gets no error of
     its own: the flood is one.
     """
-    points = sums.shape[1]
-    w = _ternary(stream, (points, params.dimension)).astype(np.float64)
-    sums[0, :, : params.dimension] += _gauss(stream, (points, params.dimension))
-    shape = (params.rank, params.rank, params.ring)
+    _, points, width = sums.shape
+    w = _ternary(stream, (points, params.rank, params.ring)).astype(np.float64)
     for limb in (0, 1):
-        a = _expand(message["seed"], "key", 0, limb, shape)
-        p = _limb(message["key"], limb)
-        for m in range(params.rank):
-            sums[limb, :, m * params.ring : (m + 1) * params.ring] += _product(w, _negacyclic(a[:, m]))
-        body = sums[limb, :, params.dimension :]
-        for block, rows in enumerate(_pieces(body.shape[1], params.ring)):
-            body[:, rows] += _product(w, _negacyclic(p[block])[:, : rows.stop - rows.start])
+        a = _expand(params, message["seed"], "key", 0, limb, params.rank)  # a[i, m]
+        p = _limb(message["key"], limb).transpose(1, 0, 2)  # p[i, block]
+        zero = _convolve(w, np.concatenate([a, p], axis=1))
+        sums[limb] += zero.reshape(points, -1)[:, :width]
+    sums[0, :, : params.dimension] += _gauss(stream, (points, params.dimension))
 
 
 def _flood(params: Params, stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
@@ -370,28 +368,47 @@ def _gauss_table() -> np.ndarray:
 # ---- ring arithmetic on limbs ----
 
 
-def _expand(seed: bytes, label: str, piece: int, limb: int, shape: tuple[int, ...]) -> np.ndarray:
-    """One limb of public uniform values out of the seed, as float64. Each piece has its own stream, so that none must be kept."""
-    words = Stream(seed, context(f"mlwe {label}", piece=piece, limb=limb)).array(shape)
+def _expand(params: Params, seed: bytes, label: str, piece: int, limb: int, count: int) -> np.ndarray:
+    """One limb of public uniform values out of the seed, float64 (count, rank, ring): each piece has a stream of its own."""
+    words = Stream(seed, context(f"mlwe {label}", piece=piece, limb=limb)).array((count, params.rank, params.ring))
     words >>= np.uint64(64 - LIMB)
     return words.view(np.int64).astype(np.float64)
 
 
-def _negacyclic(polynomials: np.ndarray) -> np.ndarray:
-    """The matrix (count * ring, ring) that multiplies a row of `count` polynomials by these and adds up, mod x^ring + 1.
+def _convolve(rows: np.ndarray, polynomials: np.ndarray) -> np.ndarray:
+    """sum_i rows[:, i] * polynomials[i, o] mod x^ring + 1, for (m, count, ring) and (count, outs, ring): int64 (m, outs, ring).
 
-    Row (i, d) holds the coefficients of x^d times polynomial i: coefficients that leave at the top return negated.
+    Exact when one side lies in {-1, 0, 1} and the other below 2^LIMB.
     """
-    count, ring = polynomials.shape
+    _, count, ring = rows.shape
+    assert count * ring << LIMB <= EXACT
     f = polynomials.astype(np.float64)
-    windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([-f, f], axis=1), ring, axis=1)
-    return windows[:, ring:0:-1].reshape(count * ring, ring)
+    return _toeplitz(rows, np.concatenate([-f, f], axis=-1)).astype(np.int64)
 
 
-def _product(small: np.ndarray, limbs: np.ndarray) -> np.ndarray:
-    """An exact integer matrix product by float64: one side has entries in {-1, 0, 1}, the other is below 2^LIMB."""
-    assert small.shape[1] << LIMB <= EXACT
-    return (small @ limbs).astype(np.int64)
+def _toeplitz(rows: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """sum_i rows[:, i] @ M_io with M_io[d, c] = f[i, o, n + c - d].
+
+    Three products of half the size in the place of four. Each halving doubles the entries of one side at most, so every sum
+    keeps the bound count * n * 2^LIMB of the whole.
+    """
+    m, count, n = rows.shape
+    if n <= LEAF or n % 2:
+        outs = f.shape[1]
+        windows = np.lib.stride_tricks.sliding_window_view(f, n, axis=2)[:, :, n:0:-1]  # (count, outs, d, c)
+        matrix = windows.transpose(0, 2, 1, 3).reshape(count * n, outs * n)
+        return (rows.reshape(m, count * n) @ matrix).reshape(m, outs, n)
+    half = n // 2
+    first, second = rows[..., :half], rows[..., half:]
+    low, middle, high = f[..., :n], f[..., half : half + n], f[..., n:]
+    both = _toeplitz(first + second, middle)
+    return np.concatenate([both + _toeplitz(second, low - middle), both + _toeplitz(first, high - middle)], axis=-1)
+
+
+def _product(signs: np.ndarray, limbs: np.ndarray) -> np.ndarray:
+    """An exact integer matrix product by float64: signs in {-1, 1}, limbs below 2^LIMB."""
+    assert signs.shape[1] << LIMB <= EXACT
+    return (signs @ limbs).astype(np.int64)
 
 
 def _to_wire(low: np.ndarray, high: np.ndarray) -> np.ndarray:
