@@ -146,13 +146,16 @@ def divided(columns: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> 
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
-def systematic(n: int, *strata: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A mask of exactly n random rows, proportional in every stratum: first by the first array, within it by the next.
+def systematic(n: int, outer: np.ndarray, inner: np.ndarray | None = None, *, rng: np.random.Generator) -> np.ndarray:
+    """A mask of exactly n random rows, in proportion to the strata `outer` and, within each of them, to `inner`.
 
-    Systematic sampling: random order within strata, then every (rows/n)-th row from a random start.
+    Systematic sampling: random order within strata, then every (rows/n)-th row from a random start. The inner strata come in
+    an order of their own in every outer one, so that no two strata move in step.
     """
-    rows = len(strata[0])
-    order = np.lexsort((rng.random(rows), *reversed(strata)))
+    rows = len(outer)
+    inner = np.zeros(rows, dtype=np.int64) if inner is None else inner
+    cell = np.unique(outer * (inner.max(initial=0) + 1) + inner, return_inverse=True)[1]
+    order = np.lexsort((rng.random(rows), rng.random(rows)[cell], outer))
     steps = (np.arange(rows + 1) * n + rng.integers(max(1, rows))) // max(1, rows)
     mask = np.zeros(rows, dtype=bool)
     mask[order] = np.diff(steps) > 0
