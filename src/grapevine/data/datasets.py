@@ -261,15 +261,12 @@ def members(folder: Path, archive: str, unpacked: str, wanted: Sequence[str]) ->
     """Name, open file and size of each wanted file, by its last name alone: paths in an archive lead nowhere."""
     missing = set(wanted)
     if (folder / archive).is_file():
-        try:
-            with tarfile.open(folder / archive, "r|gz") as tar:
-                for member in tar:
-                    name = PurePosixPath(member.name).name
-                    if name in missing and member.isfile():
-                        missing.remove(name)
-                        yield name, tar.extractfile(member), member.size
-        except (tarfile.TarError, OSError, EOFError, zlib.error):
-            raise damaged(folder / archive) from None
+        with tarfile.open(folder / archive, "r|gz") as tar:
+            for member in tar:
+                name = PurePosixPath(member.name).name
+                if name in missing and member.isfile():
+                    missing.remove(name)
+                    yield name, tar.extractfile(member), member.size
     else:
         for name in wanted:
             path = folder / unpacked / name
@@ -324,11 +321,12 @@ def load_svhn(folder: Path) -> Dataset:
 def read_svhn(path: Path) -> tuple[Tensor, Tensor]:
     """MATLAB's `X` (32, 32, 3, n) and `y` (n, 1), in which 10 stands for the digit 0."""
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         file = loadmat(path, variable_names=["X", "y"])
         x, y = file["X"], file["y"].ravel()
-    except (ValueError, KeyError, TypeError, NotImplementedError, OSError, zlib.error):
+    except (ValueError, KeyError, TypeError, NotImplementedError, OSError, MatReadError, zlib.error):
         raise damaged(path) from None
     if (
         x.dtype != np.uint8
@@ -433,15 +431,12 @@ def isic_images(folder: Path, names: list[str], size: int) -> Tensor:
     if unpacked.is_dir():
         return tables.stack_images([(name, image_path(unpacked, f"{name}.jpg", "")) for name in names], size)
     path = folder / "ISIC_2019_Training_Input.zip"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            inside = {PurePosixPath(member).name: member for member in archive.namelist()}
-            lacking = [name for name in names if f"{name}.jpg" not in inside]
-            if lacking:
-                raise Mistake(f"{path} lacks the image {lacking[0]!r}, get it again from the ISIC archive.")
-            return tables.stack_images(ZipImages(archive, [(name, inside[f"{name}.jpg"]) for name in names]), size)
-    except (zipfile.BadZipFile, zlib.error, EOFError):
-        raise damaged(path) from None
+    with zipfile.ZipFile(path) as archive:
+        inside = {PurePosixPath(member).name: member for member in archive.namelist()}
+        lacking = [name for name in names if f"{name}.jpg" not in inside]
+        if lacking:
+            raise Mistake(f"{path} lacks the image {lacking[0]!r}, get it again from the ISIC archive.")
+        return tables.stack_images(ZipImages(archive, [(name, inside[f"{name}.jpg"]) for name in names]), size)
 
 
 @dataclass(frozen=True)
@@ -462,7 +457,7 @@ class ZipImages:
 
 @dataclass(frozen=True)
 class Layout:
-    """Files that together make a data set, what reads them, and the sub-folders they may lie in (else the set's name, or none)."""
+    """Files that together make a data set, what reads them, and the sub-folders they may lie in (else the set's name or none)."""
 
     files: tuple[str, ...]  # a name with | is a choice
     read: Callable[..., Dataset]
@@ -632,7 +627,7 @@ def load_known(name: str, data_dir: str | Path | None, options: dict[str, Any]) 
     folder, layout = found
     try:
         return layout.read(folder, **options)
-    except (KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
         raise Mistake(f"the files of {name} in {folder} are damaged or of another version ({error}), get them again.") from error
 
 

@@ -1,0 +1,516 @@
+"""Data sets: every official format on tiny files written here in that format, own files, and the prepared sets if present."""
+
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from sklearn.datasets import load_digits
+
+from grapevine.data import datasets
+from grapevine.data.datasets import cache_dir, embedding_scale, hold_out, image_scale, load, names, places, table_scale
+from grapevine.errors import Mistake
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def nowhere_else(monkeypatch, tmp_path_factory):
+    """No files are found but those a test gives."""
+    monkeypatch.delenv("GRAPEVINE_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path_factory.mktemp("cache")))
+
+
+def check(data):
+    """What holds for every data set."""
+    for x, y in [(data.x, data.y), (data.x_test, data.y_test), (data.x_val, data.y_val)]:
+        if x is not None:
+            assert len(x) == len(y) and y.dtype == torch.int64 and int(y.max()) < len(data.classes) and int(y.min()) >= -1
+            assert (x.dim(), x.dtype) == ((4, torch.uint8) if data.kind == "image" else (2, torch.float32))
+    assert int(data.y_test.min()) >= 0
+    if data.group is not None:
+        assert len(data.group) == len(data.x) and len(data.group_test) == len(data.x_test)
+        assert max(int(data.group.max()), int(data.group_test.max())) < len(data.group_names)
+    scaled = data.scale(data.x)
+    over = (0, 2, 3) if data.kind == "image" else 0
+    assert torch.allclose(scaled.double().mean(over), torch.zeros(1, dtype=torch.float64), atol=1e-4)
+    return data
+
+
+def test_digits_are_scikit_learns_in_order():
+    data, bunch = check(load("digits")), load_digits()
+    held = hold_out(bunch.target)
+    np.testing.assert_array_equal(data.x[:, 0].numpy(), bunch.images[~held])
+    np.testing.assert_array_equal(data.y_test.numpy(), bunch.target[held])
+    assert data.scale.factor == 1 / 16 and len(data.x) == 1438 and data.classes == tuple("0123456789")
+    counts = np.bincount(bunch.target)
+    np.testing.assert_array_equal(torch.bincount(data.y_test).numpy(), (0.2 * counts + 0.5).astype(int))
+
+
+def test_the_held_out_part_never_changes():
+    """Chosen by a fixed seed: the same strata give the same rows, and other strata do not disturb earlier ones."""
+    strata = RNG.integers(0, 5, 200)
+    np.testing.assert_array_equal(hold_out(strata), hold_out(strata.copy()))
+    held = hold_out(np.array([0] * 10 + [1, 1] + [2]))
+    assert (held[:10].sum(), held[10:12].sum(), held[12]) == (2, 1, 0)
+
+
+def test_image_scale_is_mean_and_deviation_of_the_pixels():
+    x = RNG.integers(0, 256, (2500, 3, 4, 5)).astype(np.uint8)
+    scale = image_scale(torch.from_numpy(x))
+    np.testing.assert_allclose(scale.mean.flatten(), (x / 255).mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(scale.std.flatten(), (x / 255).std((0, 2, 3)), rtol=1e-5)
+    blank = image_scale(torch.full((3, 1, 2, 2), 7, dtype=torch.uint8))
+    assert blank(torch.full((1, 1, 2, 2), 7, dtype=torch.uint8)).abs().max() < 1e-6
+
+
+def test_table_scale_standardises_and_survives_constant_features():
+    x = torch.tensor([[1.0, 5, 1e9], [3, 5, 1e9]])
+    assert table_scale(x)(x).tolist() == [[-1, 0, 0], [1, 0, 0]]
+    wide = torch.tensor([[2.0, 0], [-2, 0], [0, 1], [0, -1]])
+    np.testing.assert_allclose(embedding_scale(wide)(wide), wide / np.sqrt(10 / 8), rtol=1e-6)
+
+
+# Official formats
+
+
+def idx(array, kind=8):
+    return b"\0\0" + bytes([kind, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+TWELVE_AND_FIVE = (np.arange(12) % 10, np.arange(5))
+
+
+def write_idx(folder, labels=TWELVE_AND_FIVE):
+    folder.mkdir(parents=True)
+    made = []
+    for part, y in zip(("train", "t10k"), labels):
+        x = RNG.integers(0, 256, (len(y), 28, 28)).astype(np.uint8)
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(x)))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx(y.astype(np.uint8)))  # unpacked is fine too
+        made += [x, y]
+    return made
+
+
+@pytest.mark.parametrize(
+    "name, folder", [("fashion-mnist", "fashion-mnist"), ("fashion-mnist", "FashionMNIST/raw"), ("mnist", "mnist")]
+)
+def test_idx(tmp_path, name, folder):
+    x, y, x_test, y_test = write_idx(tmp_path / folder)
+    data = check(load(name, tmp_path))
+    np.testing.assert_array_equal(data.x[:, 0], x)
+    np.testing.assert_array_equal(data.y, y)
+    np.testing.assert_array_equal(data.x_test[:, 0], x_test)
+    np.testing.assert_array_equal(data.y_test, y_test)
+    assert data.group is None and data.name == name
+    other = "mnist" if name == "fashion-mnist" else "fashion-mnist"
+    with pytest.raises(Mistake, match="no files"):
+        load(other, tmp_path)
+
+
+def test_mnist_with_the_writers_of_qmnist(tmp_path):
+    _, y, _, y_test = write_idx(tmp_path / "mnist")
+    for part, labels, writers in [("train", y, [30, 40, 40]), ("test", np.append(y_test, 7), [50, 50, 60])]:
+        rows = np.zeros((len(labels), 8), ">i4")
+        rows[:, 0], rows[:, 2] = labels, np.resize(writers, len(labels))
+        (tmp_path / "mnist" / f"qmnist-{part}-labels-idx2-int.gz").write_bytes(gzip.compress(idx(rows, 12)))
+    data = check(load("mnist", tmp_path))
+    assert data.group_names == ("writer 30", "writer 40", "writer 50", "writer 60")
+    assert data.group.tolist() == [0, 1, 1] * 4 and data.group_test.tolist() == [2, 2, 3, 2, 2]
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte").write_bytes(idx(y[::-1].astype(np.uint8).copy()))
+    with pytest.raises(Mistake, match="does not belong"):
+        load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\0\0\x08\x03", idx(np.zeros((3, 28, 28), np.uint8))[:-1], idx(np.zeros((2, 2), np.uint8))]
+)
+def test_damaged_idx(tmp_path, damage):
+    write_idx(tmp_path / "mnist")
+    for content in (gzip.compress(damage), damage):
+        (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(content)
+        with pytest.raises(Mistake, match="train-images-idx3-ubyte.gz is damaged"):
+            load("mnist", tmp_path)
+
+
+def tar(path, files):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def cifar(n, labels):
+    x = RNG.integers(0, 256, (n, 3, 32, 32)).astype(np.uint8)
+    y = RNG.integers(0, 10, (n, labels)).astype(np.uint8)
+    return x, y, np.concatenate([y, x.reshape(n, -1)], axis=1).tobytes()
+
+
+def unpack(path, folder):
+    """As a user does by hand."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            target = folder / member.name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(archive.extractfile(member).read())
+    path.unlink()
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_cifar10_binary(tmp_path, unpacked):
+    batches = [cifar(4, 1) for _ in range(6)]
+    file_names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
+    files = {f"cifar-10-batches-bin/{name}": batch[2] for name, batch in zip(file_names, batches)}
+    tar(tmp_path / "cifar-10-binary.tar.gz", dict(reversed(files.items())))
+    if unpacked:
+        unpack(tmp_path / "cifar-10-binary.tar.gz", tmp_path)
+    data = check(load("cifar10", tmp_path))
+    np.testing.assert_array_equal(data.x, np.concatenate([x for x, _, _ in batches[:5]]))
+    np.testing.assert_array_equal(data.y, np.concatenate([y[:, 0] for _, y, _ in batches[:5]]))
+    np.testing.assert_array_equal(data.x_test, batches[5][0])
+    assert data.classes[3] == "cat" and data.x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_cifar100_binary_has_fine_labels(tmp_path):
+    (x, y, train), (_, y_test, test) = cifar(7, 2), cifar(3, 2)
+    fine = "".join(f"class{i}\n" for i in range(10)).encode()
+    (tmp_path / "cifar100").mkdir()
+    files = {"cifar-100-binary/train.bin": train, "x/test.bin": test, "cifar-100-binary/fine_label_names.txt": fine}
+    tar(tmp_path / "cifar100" / "cifar-100-binary.tar.gz", files)
+    data = check(load("cifar100", tmp_path))
+    np.testing.assert_array_equal(data.x, x)
+    np.testing.assert_array_equal(data.y, y[:, 1])
+    np.testing.assert_array_equal(data.y_test, y_test[:, 1])
+    assert data.classes == tuple(f"class{i}" for i in range(10))
+
+
+def test_archives_are_read_in_memory(tmp_path):
+    """Paths that climb out, links in place of files, missing members, cut-off archives: nothing is written, one sentence said."""
+    data = tmp_path / "data"
+    data.mkdir()
+    path = data / "cifar-100-binary.tar.gz"
+    tar(path, {"../../train.bin": cifar(2, 2)[2], "/abs/test.bin": cifar(2, 2)[2], "fine_label_names.txt": b"a\n" * 10})
+    before = sorted(tmp_path.rglob("*"))
+    check(load("cifar100", data))
+    assert sorted(tmp_path.rglob("*")) == before
+    with tarfile.open(path, "w:gz") as archive:
+        link = tarfile.TarInfo("train.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    with pytest.raises(Mistake, match="lacks fine_label_names.txt, test.bin, train.bin"):
+        load("cifar100", data)
+    tar(path, {"train.bin": cifar(2, 2)[2][:-1], "test.bin": cifar(2, 2)[2], "fine_label_names.txt": b"a\n" * 10})
+    with pytest.raises(Mistake, match="damaged"):
+        load("cifar100", data)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(Mistake, match="damaged"):
+        load("cifar100", data)
+
+
+def test_the_pickled_cifar_is_not_read(tmp_path):
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"pickles")
+    with pytest.raises(Mistake, match="cifar-10-python.tar.gz there holds pickles.*grapevine data get cifar10"):
+        load("cifar10", tmp_path)
+
+
+def test_svhn(tmp_path):
+    made = {}
+    for part, n in (("train", 6), ("test", 3)):
+        x = RNG.integers(0, 256, (32, 32, 3, n)).astype(np.uint8)
+        made[part] = x
+        savemat(tmp_path / f"{part}_32x32.mat", {"X": x, "y": np.array([[10, 1, 9, 2, 10, 3][:n]], np.uint8).T})
+    data = check(load("svhn", tmp_path))
+    assert data.y.tolist() == [0, 1, 9, 2, 0, 3] and data.y_test.tolist() == [0, 1, 9]
+    np.testing.assert_array_equal(data.x[4, 2], made["train"][:, :, 2, 4])
+    for bad in ({"X": made["test"]}, {"X": made["test"], "y": np.zeros((3, 1))}, {"X": np.ones((2, 2)), "y": np.ones((2, 1))}):
+        savemat(tmp_path / "test_32x32.mat", bad)
+        with pytest.raises(Mistake, match="test_32x32.mat is damaged"):
+            load("svhn", tmp_path)
+    (tmp_path / "test_32x32.mat").write_bytes(b"no matlab")
+    with pytest.raises(Mistake, match="test_32x32.mat is damaged"):
+        load("svhn", tmp_path)
+
+
+def stl10(n):
+    """Images, and their bytes as STL-10 stores them: channel by channel, in each column by column."""
+    x = RNG.integers(0, 256, (n, 3, 96, 96)).astype(np.uint8)
+    return x, x.transpose(0, 1, 3, 2).tobytes()
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_stl10_with_its_unlabelled_part(tmp_path, unpacked):
+    (x, train), (x_test, test), (x_free, free) = stl10(3), stl10(2), stl10(4)
+    files = {"test_X.bin": test, "test_y.bin": b"\x01\x02", "train_X.bin": train, "train_y.bin": b"\x0a\x01\x03"}
+    files |= {"unlabeled_X.bin": free, "class_names.txt": b"airplane\nbird\ncar\ncat\ndeer\ndog\nhorse\nmonkey\nship\ntruck\n"}
+    tar(tmp_path / "stl10_binary.tar.gz", {f"stl10_binary/{name}": data for name, data in files.items()})
+    if unpacked:
+        unpack(tmp_path / "stl10_binary.tar.gz", tmp_path)
+    data = check(load("stl10", tmp_path))
+    assert data.y.tolist() == [9, 0, 2, -1, -1, -1, -1] and data.y_test.tolist() == [0, 1] and data.classes[9] == "truck"
+    np.testing.assert_array_equal(data.x, np.concatenate([x, x_free]))
+    np.testing.assert_array_equal(data.x_test, x_test)
+
+
+def test_stl10_is_joined_from_parts_in_order():
+    parts = [torch.full((n, 2, 2, 3), n, dtype=torch.uint8) for n in (1, 2, 3)]
+    assert datasets.join(parts)[:, 0, 0, 0].tolist() == [1, 2, 2, 3, 3, 3]
+
+
+def picture(path, value, size=(90, 100)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (value, 0, 255 - value)).save(path, quality=100, subsampling=0)
+
+
+def mini_imagenet(folder, parts):
+    for part, rows in parts.items():
+        (folder / f"{part}.csv").write_text("filename,label\n" + "".join(f"{file},{label}\n" for file, label in rows))
+        for i, (file, _) in enumerate(rows):
+            picture(folder / "images" / file, 10 * i)
+
+
+def test_mini_imagenet_few_shot_split_is_joined(tmp_path):
+    """The classes of the three lists differ, so a sixth of each class is held out from all."""
+    parts = {p: [(f"{c}{i:08}.jpg", c) for c in cs for i in range(12)] for p, cs in dict(train="ab", val="c", test="d").items()}
+    mini_imagenet(tmp_path, parts)
+    data = check(load("mini-imagenet", tmp_path))
+    assert data.x.shape == (40, 3, 84, 84) and data.classes == ("a", "b", "c", "d")
+    assert torch.bincount(data.y).tolist() == [10] * 4 and torch.bincount(data.y_test).tolist() == [2] * 4
+    red = torch.cat([data.x, data.x_test])[:, 0].float().mean((1, 2))
+    assert sorted((red / 10).round().int().tolist()) == sorted([*range(24), *range(12), *range(12)])
+
+
+def test_mini_imagenet_split_with_common_classes_is_taken_as_it_is(tmp_path):
+    parts = {"train": [("a1.jpg", "a"), ("b1.jpg", "b")], "val": [("a2.jpg", "a")], "test": [("b2.jpg", "b")]}
+    mini_imagenet(tmp_path, parts)
+    (tmp_path / "images" / "b").mkdir()
+    (tmp_path / "images" / "b2.jpg").rename(tmp_path / "images" / "b" / "b2.jpg")  # a folder per class is fine too
+    data = check(load("mini-imagenet", tmp_path, size=8))
+    assert data.y.tolist() == [0, 1] and data.y_val.tolist() == [0] and data.y_test.tolist() == [1] and data.x.shape[2:] == (8, 8)
+    (tmp_path / "images" / "a2.jpg").unlink()
+    with pytest.raises(Mistake, match="lacks the image 'a2.jpg'"):
+        load("mini-imagenet", tmp_path)
+
+
+def test_a_list_of_images_cannot_point_outside(tmp_path):
+    picture(tmp_path / "secret.jpg", 1)
+    (tmp_path / "images").mkdir()
+    with pytest.raises(Mistake, match="lacks the image"):
+        datasets.image_path(tmp_path / "images", "../secret.jpg", "a")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fed_isic2019(tmp_path, packed):
+    onehot = "MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK"
+    lines = {"ISIC_1": "0.0,1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0", "ISIC_2": "0.0,0.0,0.0,0.0,0.0,0.0,0.0,1.0,0.0"}
+    lines |= {"ISIC_3": "1.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0", "ISIC_no_center": "1.0" + ",0.0" * 8}
+    folder = tmp_path / "fed-isic2019"
+    folder.mkdir()
+    truth = f"image,{onehot}\n" + "".join(f"{name},{row}\n" for name, row in lines.items())
+    (folder / "ISIC_2019_Training_GroundTruth.csv").write_text(truth)
+    split = [("ISIC_2", 7, 4, "train"), ("ISIC_3", 0, 0, "test"), ("ISIC_1", 1, 5, "train")]
+    rows = "".join(f"{name},{lines[name]},{target},{center},{fold},{fold}_{center}\n" for name, target, center, fold in split)
+    (folder / "train_test_split").write_text(f"image,{onehot},target,center,fold,fold2\n{rows}")
+    for i, name in enumerate(["ISIC_1", "ISIC_2", "ISIC_3"], 1):
+        picture(folder / "ISIC_2019_Training_Input" / f"{name}.jpg", 50 * i, (600 + 10 * i, 450))
+    if packed:
+        with zipfile.ZipFile(folder / "ISIC_2019_Training_Input.zip", "w") as archive:
+            for path in sorted((folder / "ISIC_2019_Training_Input").iterdir()):
+                archive.write(path, f"ISIC_2019_Training_Input/{path.name}")
+                path.unlink()
+        (folder / "ISIC_2019_Training_Input").rmdir()
+    data = check(load("fed-isic2019", tmp_path, size=16))
+    assert data.y.tolist() == [7, 1] and data.y_test.tolist() == [0] and data.x.shape == (2, 3, 16, 16)
+    assert data.group.tolist() == [4, 5] and data.group_test.tolist() == [0] and data.group_names[4] == "MSK"
+    np.testing.assert_allclose(data.x[:, 0].float().mean((1, 2)), [100, 50], atol=2)
+    (folder / "ISIC_2019_Training_GroundTruth.csv").write_text(truth.replace("ISIC_3,", "ISIC_4,"))
+    with pytest.raises(Mistake, match="no line for image 'ISIC_3'"):
+        load("fed-isic2019", tmp_path)
+
+
+# Where files are looked for
+
+
+def test_data_dir_comes_before_the_environment_before_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPEVINE_DATA", str(tmp_path / "environment"))
+    looked = places(tmp_path / "given")
+    assert looked == [tmp_path / "given", tmp_path / "environment", cache_dir()]
+    write_idx(cache_dir() / "mnist", (np.arange(3), np.arange(2)))
+    assert len(load("mnist").x) == 3
+    write_idx(tmp_path / "environment" / "mnist", (np.arange(4), np.arange(2)))
+    assert len(load("mnist").x) == 4
+    write_idx(tmp_path / "given" / "mnist", (np.arange(5), np.arange(2)))
+    assert len(load("mnist", tmp_path / "given").x) == 5 and len(load("mnist").x) == 4
+    where = {known.name: known.where for known in names(tmp_path / "given")}
+    assert where["mnist"] == str(tmp_path / "given" / "mnist") and where["svhn"] == "" and where["digits"] == "embedded"
+
+
+def test_a_missing_set_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPEVINE_DATA", str(tmp_path / "environment"))
+    with pytest.raises(Mistake) as error:
+        load("svhn", tmp_path / "given")
+    for word in ("svhn", "train_32x32.mat", str(tmp_path / "given"), str(tmp_path / "environment"), str(cache_dir())):
+        assert word in str(error.value)
+    assert "`grapevine data get svhn`" in str(error.value) and "--data-dir" in str(error.value)
+
+
+def test_bad_requests(tmp_path):
+    for options, words in [
+        (dict(name_or_path="fashion_mnist"), "did you mean 'fashion-mnist'"),
+        (dict(name_or_path="digits", label="y"), "for files of your own"),
+        (dict(name_or_path="digits", size=8), "takes no option size"),
+    ]:
+        with pytest.raises(Mistake, match=words):
+            load(**options)
+    np.savez(tmp_path / "femnist_leaf.npz", x=np.zeros(3))
+    with pytest.raises(Mistake, match="damaged or of another version"):
+        load("femnist", tmp_path)
+
+
+# Own files
+
+
+def own_csv(path, n=40, extra=None):
+    extra = extra or {}
+    rows = [
+        f"{i},{i % 3 - 0.5},{'' if i % 8 == 7 else 'ab'[i % 2]}" + "".join(f",{v[i]}" for v in extra.values()) for i in range(n)
+    ]
+    path.write_text(",".join(["height", "width", "label", *extra]) + "\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_own_table_has_a_fifth_of_each_class_held_out(tmp_path):
+    data = check(load(own_csv(tmp_path / "mine.csv")))
+    assert (data.name, data.kind, data.classes) == ("mine", "table", ("a", "b")) and data.group is None
+    # 20 rows of class a; 15 of b, the other 5 of which have no label and stay in the training part
+    assert torch.bincount(data.y_test).tolist() == [4, 3] and torch.bincount(data.y + 1).tolist() == [5, 16, 12]
+    together = torch.cat([data.x, data.x_test])[:, 0].sort().values
+    assert together.tolist() == list(range(40))
+    np.testing.assert_allclose(data.scale(data.x).std(0, correction=0), [1, 1], rtol=1e-5)
+
+
+def test_own_table_with_parties_and_a_split_column(tmp_path):
+    sites = ["north", "south"] * 20
+    data = check(load(own_csv(tmp_path / "a.csv", extra={"site": sites}), party="site"))
+    assert data.group_names == ("north", "south") and torch.bincount(data.group_test).tolist() == [4, 3]
+    assert data.x.shape[1] == 2  # the party is no feature
+    split = ["test" if i in (0, 1, 9) else "val" if i == 2 else "train" for i in range(40)]
+    data = check(load(own_csv(tmp_path / "b.csv", extra={"split": split})))
+    assert data.x_test[:, 0].tolist() == [0, 1, 9] and data.x_val[:, 0].tolist() == [2] and data.y_test.tolist() == [0, 1, 1]
+    data = load(own_csv(tmp_path / "c.csv", extra={"split": [0.5] * 40}))  # numbers: a feature like others
+    assert data.x.shape[1] == 3
+
+
+def test_own_npz(tmp_path):
+    x, y = RNG.normal(size=(30, 4)), np.arange(30) % 3
+    np.savez(tmp_path / "a.npz", X=x, y=y, clinic=y % 2)
+    data = check(load(tmp_path / "a.npz", party="clinic"))
+    assert data.classes == ("0", "1", "2") and data.group_names == ("0", "1") and len(data.x) == 24
+    np.savez(tmp_path / "b.npz", x_train=x[:20], y_train=y[:20] - 1, x_test=x[20:], y_test=np.full(10, 1))
+    data = check(load(tmp_path / "b.npz"))
+    assert data.classes == ("0", "1") and data.y.tolist() == (y[:20] - 1).tolist() and len(data.x_test) == 10
+    pictures = RNG.integers(0, 256, (30, 3, 6, 7)).astype(np.uint8)
+    for name, array in [("c.npz", pictures), ("d.npz", pictures.transpose(0, 2, 3, 1))]:
+        np.savez(tmp_path / name, X=array, y=y)
+        data = check(load(tmp_path / name))
+        assert data.kind == "image" and data.x.shape[1:] == (3, 6, 7)
+        np.testing.assert_array_equal(data.x_test, pictures[hold_out(y)])
+
+
+def test_own_images(tmp_path):
+    for i in range(10):
+        picture(tmp_path / "pets" / "cat" / f"{i}.png", i, (6, 4))
+        picture(tmp_path / "pets" / "dog" / f"{i}.png", 100 + i, (6, 4))
+        picture(tmp_path / "pets" / f"{i}.png", 200, (6, 4))
+    data = check(load(tmp_path / "pets"))
+    assert data.classes == ("cat", "dog") and data.name == "pets" and data.x.shape == (26, 3, 4, 6)
+    assert torch.bincount(data.y_test).tolist() == [2, 2] and int((data.y == -1).sum()) == 10
+    assert ((data.x_test[:, 0, 0, 0] >= 100).long() == data.y_test).all()
+
+
+def test_own_images_in_train_and_test_folders(tmp_path):
+    for i, where in enumerate(["train/cat", "train/dog", "test/dog", "val/cat"]):
+        picture(tmp_path / where / "1.png", i, (6, 4))
+    data = check(load(tmp_path))
+    assert data.y.tolist() == [0, 1] and data.y_test.tolist() == [1] and data.y_val.tolist() == [0]
+    assert data.x_test[0, 0, 0, 0] == 2
+    picture(tmp_path / "test" / "dog" / "1.png", 1, (5, 5))
+    with pytest.raises(Mistake, match="differ in size"):
+        load(tmp_path)
+    assert load(tmp_path, size=3).x.shape[1:] == (3, 3, 3)
+
+
+OWN_MISTAKES = {
+    "no label column": ("a,b\n1,2\n", {}, "--label .there are: a, b"),
+    "no label": ("a,y\n1,\n2,-1\n", {}, "no row of .* has a label"),
+    "too few rows": ("a,y\n1,k\n2,\n", {}, "too few labelled rows"),
+    "no party": ("a,y,site\n1,k,N\n2,k,\n", dict(party="site"), "row 2, column 'site': the party is missing"),
+    "party column missing": ("a,y,site\n1,k,N\n2,k,S\n", dict(party="Site"), "no column 'Site' .did you mean 'site'"),
+    "test row without label": ("a,y,split\n1,k,train\n2,,test\n", {}, "row 2 is for testing but has no label"),
+    "text in a feature": ("a,y\nx,k\n2,k\n", {}, "line 2, column 'a': 'x' is not a number"),
+}
+
+
+@pytest.mark.parametrize("case", OWN_MISTAKES)
+def test_mistakes_in_own_tables(tmp_path, case):
+    text, options, words = OWN_MISTAKES[case]
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(Mistake, match=words) as error:
+        load(tmp_path / "mine.csv", **options)
+    assert str(tmp_path / "mine.csv") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "arrays, words",
+    [
+        (dict(X=np.ones((3, 2)), y=np.ones(2)), "one label per row"),
+        (dict(X=np.ones((3, 2))), "no array 'y'"),
+        (dict(X=np.array([[1, np.inf], [1, 1]]), y=np.ones(2)), "row 1, column 2: not a finite number"),
+        (dict(X=np.array([["a"], ["b"]]), y=np.ones(2)), "store numbers"),
+    ],
+)
+def test_mistakes_in_own_npz(tmp_path, arrays, words):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(Mistake, match=words):
+        load(tmp_path / "mine.npz")
+
+
+# The prepared files, where present
+
+SHARED = Path(os.environ.get("GRAPEVINE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SIZES = {
+    "fashion-mnist": ((60000, 1, 28, 28), 10000, 10, 0),
+    "mnist": ((60000, 1, 28, 28), 10000, 10, 539 + 297),
+    "cifar10": ((20000, 3, 32, 32), 5000, 10, 0),
+    "cifar10-lite0": ((20000, 256), 5000, 10, 0),
+    "femnist": ((38289, 1, 28, 28), 9570, 62, 279),
+    "derma": ((8208, 3, 28, 28), 1232, 7, 4),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_prepared_sets(name):
+    if datasets.find(name, SHARED) is None:
+        pytest.skip(f"no files of {name} in {SHARED}")
+    data = load(name, SHARED)
+    shape, tests, classes, groups = SIZES[name]
+    if name == "cifar10" and len(data.x) == 50000:
+        shape, tests = (50000, 3, 32, 32), 10000
+    assert tuple(data.x.shape) == shape and len(data.x_test) == tests and len(data.classes) == classes
+    assert len(data.group_names) == groups and set(data.y.tolist()) == set(range(classes))
+    if name == "femnist":  # a fifth of each writer
+        whole = torch.bincount(data.group) + torch.bincount(data.group_test)
+        assert (torch.bincount(data.group_test) == (0.2 * whole + 0.5).long()).all() and int(whole.min()) >= 80
+        assert len(load(name, SHARED, min_rows=300).group_names) < 279
+    if name == "derma":
+        assert len(data.x_val) == 10015 - 8208 - 1232
+    if name == "mnist":
+        assert not set(data.group.tolist()) & set(data.group_test.tolist())
