@@ -106,6 +106,8 @@ class Experiment:
             self._same_run()
         self.out.mkdir(parents=True, exist_ok=True)
         claim = lock(self.out / "lock")
+        for left in self.out.rglob(".writing-*"):  # of a process that was killed
+            left.unlink()
         if not (self.out / "settings.json").exists():
             self.split.save(self.out / "split.json")
             command = "" if "grapevine" not in Path(sys.argv[0]).name else shlex.join(["grapevine", *sys.argv[1:]])

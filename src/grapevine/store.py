@@ -6,7 +6,7 @@ Writing the same bytes twice writes them once; a crash leaves an orphan at worst
 from __future__ import annotations
 
 import os
-import tempfile
+import threading
 from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,15 @@ Store = RamStore | FileStore
 
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or nothing, also when the machine dies: write beside, flush to disk, rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    temporary = path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

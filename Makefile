@@ -1,0 +1,49 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up .venv first; a second run installs nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test test-slow test-parties test-browser lint bench docs clean-env
+.DEFAULT_GOAL := demo
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[flower,paillier,pretrained,docs,dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/grapevine demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+# What takes longer than a few seconds each: full-size cryptography, memory, long runs.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+# Real processes on loopback: the fault matrix.
+test-parties: $(STAMP)
+	$(BIN)/python -m pytest -m parties --timeout 1800
+
+# Pages in headless Chromium.
+test-browser: $(STAMP)
+	$(BIN)/python -m pytest -m browser
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/label_spreading.py
+	$(BIN)/python benchmarks/secure_hamming.py
+	$(BIN)/python benchmarks/xclp_round.py
+	$(BIN)/python benchmarks/femnist_graph.py
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
+clean-env:
+	rm -rf .venv

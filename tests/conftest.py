@@ -1,0 +1,31 @@
+"""What several tests need: small federations on digits, and the real data sets where they are to be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from grapevine import data
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def digits():
+    return data.load("digits")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> str:
+    folder = Path(os.environ.get("GRAPEVINE_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"the real data sets are not in {folder}")
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    torch.set_num_threads(1)

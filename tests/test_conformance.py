@@ -1,0 +1,142 @@
+"""What every method must pass, by being in the table of names. Six clients, an mlp, digits; seconds a method."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from grapevine import experiment, methods, wire
+from grapevine.core import step
+from grapevine.data.split import Part
+from grapevine.errors import Mistake
+from grapevine.experiment import Experiment
+from grapevine.simulate import Fault
+
+pytestmark = pytest.mark.conformance
+CLIENTS = 6
+LABELS = dict(clients="clients:180", server="server:120", both="server:120,clients:60")
+
+
+@pytest.fixture(params=methods.names())
+def method(request):
+    return methods.find(request.param)()
+
+
+@pytest.fixture
+def split(digits, method):
+    where = next(place for place in LABELS if place in method.takes)
+    return digits.split(clients=CLIENTS, labels=LABELS[where], seed=3)
+
+
+def run(method, split, rounds=2, **settings):
+    settings = dict(model="mlp", per_round=4, seed=5) | settings
+    return Experiment(method, split, rounds=rounds, **settings).run(resume=settings.pop("resume", False))
+
+
+def same_bits(a, b) -> bool:
+    return wire.encode(a.shared) == wire.encode(b.shared) and a.history == b.history
+
+
+def test_beats_round_0(method, split):
+    history = run(method, split, rounds=6, evaluate_every=6).history
+    assert history[-1]["accuracy"] > history[0]["accuracy"] + 0.1
+
+
+def test_fast_strict_and_parallel_give_the_same_bits(method, split):
+    fast = run(method, split)
+    assert same_bits(fast, run(method, split, mode="strict"))
+    assert same_bits(fast, run(method, split, workers=2))
+
+
+def test_resumes_identically(method, split, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    whole = run(method, split, rounds=3, out=tmp_path / "whole")
+
+    def stop(done, rounds, line):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    settings = dict(model="mlp", per_round=4, seed=5, rounds=3, out=tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        Experiment(method, split, **settings).run(progress=stop)
+    with open(tmp_path / "cut" / "history.jsonl", "a") as file:
+        file.write('{"round": 3, "half')  # a line under way when the machine died
+    assert same_bits(whole, Experiment(method, split, **settings).run(resume=True))
+    for name in ("history.jsonl", "messages.jsonl"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+def test_survives_odd_clients(method, split):
+    """One without labels, one with one class, one with one example, one with nothing at all."""
+    parts = list(split.parts)
+    none = torch.empty(0, dtype=torch.int64)
+    parts[0] = Part(none, none, torch.cat([parts[0].labelled, parts[0].unlabelled]))
+    one_class = parts[1].labels == (parts[1].labels[0] if len(parts[1].labels) else -1)
+    parts[1] = Part(parts[1].labelled[one_class], parts[1].labels[one_class], parts[1].unlabelled)
+    parts[2] = Part(parts[2].labelled[:1], parts[2].labels[:1], parts[2].unlabelled[:1] if not len(parts[2].labelled) else none)
+    parts[3] = Part(none, none, none)
+    result = run(method, replace(split, parts=tuple(parts)), per_round=CLIENTS).result
+    assert 0 <= result["accuracy"] <= 1
+
+
+@pytest.mark.parametrize("when", ["before", "in", "after"])
+def test_survives_a_lost_client_at_each_step_or_says_so(method, split, when):
+    for step in method.steps():
+        if step == "evaluate":
+            continue
+        try:
+            result = run(method, split, per_round=CLIENTS, faults=(Fault(1, step, when=when, forever=True),)).result
+        except Mistake as mistake:
+            assert "client 1" in str(mistake)
+        else:
+            assert 0 <= result["accuracy"] <= 1
+
+
+def raw_data_in_messages(method, split) -> list[str]:
+    """Run with marked rows, and search every byte that is sent for a client's pixels, inputs and labels."""
+    sent: list[bytes] = []
+    generator = np.random.default_rng(1)
+    marked = torch.from_numpy(generator.integers(1, 17, tuple(split.x.shape), dtype=np.uint8))
+    split = replace(split, x=marked)
+    run(method, split, mode="strict", per_round=CLIENTS, tap=lambda direction, step, client, data: sent.append(data))
+    traffic = b"".join(sent)
+    found = []
+    for i in range(CLIENTS):
+        data = split.client(i)
+        for rows in (data.labelled, data.unlabelled):
+            if not len(rows):
+                continue
+            row = rows.inputs(torch.tensor([0])).numpy()
+            pixels = rows.x[rows.index[0]].numpy()
+            for raw in (pixels, pixels.astype("<f4"), pixels.astype("<f8"), row, row.astype("<f8")):
+                if raw.tobytes()[: 16 * raw.itemsize] in traffic:
+                    found.append(f"client {i}: a row as {raw.dtype}")
+        if len(data.labelled) >= 10:
+            for kind in ("<i8", "<i4", "u1"):
+                if data.labelled.y.numpy().astype(kind).tobytes() in traffic:
+                    found.append(f"client {i}: labels as {kind}")
+    return found
+
+
+def test_messages_hold_no_raw_data(method, split):
+    assert raw_data_in_messages(method, split) == []
+
+
+@dataclass(frozen=True)
+class Leaky(methods.FedAvg):
+    """What the search above is there for."""
+
+    what: str = "pixels"
+
+    @step
+    def train(self, client, weights, round):
+        rows = client.data.labelled
+        leak = dict(pixels=rows.x[rows.index], inputs=rows.inputs(), labels=rows.y)[self.what]
+        return dict(super().train(client, weights, round), leak=leak)
+
+
+@pytest.mark.parametrize("what", ["pixels", "inputs", "labels"])
+def test_the_search_finds_a_leak(digits, what):
+    split = digits.split(clients=CLIENTS, labels="clients:180", seed=3)
+    assert len(raw_data_in_messages(Leaky(what=what), split)) >= CLIENTS

@@ -1,0 +1,192 @@
+"""The driver: folders, resuming after a kill, choosing the best round, per-client numbers, and the saved model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+import grapevine as gv
+from grapevine import experiment, learn
+from grapevine.core import Method
+from grapevine.errors import Mistake
+from grapevine.experiment import Experiment
+from grapevine.models import Network
+
+
+@pytest.fixture(scope="module")
+def split(digits):
+    return digits.split(clients=4, labels="clients:80")
+
+
+def small(split, **settings):
+    return Experiment(gv.methods.FedAvg(), split, **(dict(model="linear", rounds=3, per_round=2) | settings))
+
+
+def test_a_run_leaves_what_the_interface_promises(split, tmp_path):
+    run = small(split, out=tmp_path / "r").run()
+    result = json.loads((tmp_path / "r" / "result.json").read_text())
+    promised = "job method settings data seed rounds accuracy accuracy_last balanced_accuracy per_client pseudo_label_accuracy "
+    promised += "bytes_up bytes_down flops seconds peak_memory_mb version"
+    assert set(promised.split()) <= result.keys() and result == json.loads(json.dumps(run.result))
+    assert [line["round"] for line in experiment.read_lines(tmp_path / "r" / "history.jsonl")] == [0, 1, 2, 3]
+    messages = experiment.read_lines(tmp_path / "r" / "messages.jsonl")
+    assert sum(m["bytes"] for m in messages if m["direction"] == "up") == result["bytes_up"] > 0
+    assert sum(m["bytes"] for m in messages if m["direction"] == "down") == result["bytes_down"] > 0
+    again = gv.data.Split.load(tmp_path / "r" / "split.json", split.dataset)
+    assert again.hash == split.hash == result["data"]["split"]
+
+
+def test_the_saved_model_predicts_as_the_run_did(split, tmp_path):
+    run = small(split, out=tmp_path / "r").run()
+    X = split.dataset.x_test[:50]
+    loaded = gv.load(tmp_path / "r")
+    np.testing.assert_array_equal(loaded.predict_proba(X), run.model.predict_proba(X))
+    guess = torch.tensor([split.dataset.classes.index(c) for c in gv.load(tmp_path / "r").predict(split.dataset.x_test)])
+    assert float((guess == split.dataset.y_test).float().mean()) == pytest.approx(run.result["accuracy"], abs=1e-6)
+    with pytest.raises(Mistake, match="do not fit this model"):
+        loaded.predict(np.zeros((3, 5)))
+    with pytest.raises(Mistake, match="no model.safetensors"):
+        gv.load(tmp_path)
+
+
+def test_per_client_accuracy_has_the_clients_mix_of_classes(digits):
+    """By hand: a client with classes in shares m has accuracy Σ m_c · recall_c on the common test set."""
+    split = digits.split(clients=4, partition="dirichlet:0.2", labels="all", seed=2)
+    run = small(split).run()
+    recall = learn.recalls(torch.tensor(run.result["confusion"]))
+    for row in run.result["per_client"]:
+        own = split.truth[split.parts[row["id"]].labelled]
+        assert row["accuracy"] == pytest.approx(float(recall[own].mean()), abs=1e-5)
+        assert row["n"] == len(own)
+
+
+@dataclass(frozen=True)
+class Scripted(Method):
+    """A model that is best in round 2: to see which state the driver keeps."""
+
+    name = "scripted"
+    title = "scripted"
+
+    def round(self, server, state):
+        round = state["round"] + 1
+        return dict(weights={name: w * 0 + (1 if round == 2 else -1) * TEACHER[name] for name, w in state["weights"].items()}, round=round)
+
+
+TEACHER: dict = {}
+
+
+def test_the_best_round_on_validation_is_kept_and_patience_stops(split):
+    TEACHER.update(small(split, rounds=8, per_round=4).run().shared["weights"])
+    run = Experiment(Scripted(), split, model="linear", rounds=6).run()
+    scores = [line["validation_accuracy"] for line in run.history]
+    assert run.result["best_round"] == 2 == scores.index(max(scores))
+    assert run.result["accuracy"] > 0.5 > run.result["accuracy_last"]
+    assert run.result["accuracy"] == run.history[2]["accuracy"] and run.result["accuracy_last"] == run.history[-1]["accuracy"]
+    assert Experiment(Scripted(), split, model="linear", rounds=6, patience=2).run().result["rounds"] == 4
+
+
+def test_existing_folders(split, tmp_path):
+    out = tmp_path / "r"
+    first = small(split, out=out).run(resume=True)  # a missing one starts
+    with pytest.raises(Mistake, match="--resume"):
+        small(split, out=out).run()
+    assert small(split, out=out).run(resume=True).result == first.result  # a finished one is loaded
+    with pytest.raises(Mistake, match="was begun with rounds 3, not 4"):
+        small(split, out=out, rounds=4).run(resume=True)
+    with pytest.raises(Mistake, match="settings lr 0.1, not lr 0.2"):
+        Experiment(gv.methods.FedAvg(lr=0.2), split, model="linear", rounds=3, per_round=2, out=out).run(resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(Mistake, match="no run of Grapevine"):
+        small(split, out=tmp_path / "other").run(resume=True)
+
+
+def test_a_folder_whose_process_lives_is_refused(split, tmp_path):
+    refused = []
+
+    def meanwhile(done, rounds, line):
+        with pytest.raises(Mistake, match="another process"):
+            small(split, out=tmp_path / "r").run(resume=True)
+        refused.append(done)
+
+    small(split, out=tmp_path / "r").run(progress=meanwhile)
+    assert refused == [1, 2, 3]
+
+
+@pytest.mark.parametrize("settings, hint", [(dict(rounds=0), "rounds is 0"), (dict(per_round=0), "per-round is 0"),
+                                            (dict(workers=0), "workers is 0"), (dict(device="tpu"), "not known")])  # fmt: skip
+def test_settings_that_cannot_work(split, settings, hint):
+    with pytest.raises(Mistake, match=hint):
+        small(split, **settings)
+
+
+def test_a_method_says_which_labels_it_takes(digits):
+    at_server = digits.split(clients=3, labels="server:50")
+    with pytest.raises(Mistake, match="fedavg cannot use labels at the server: it takes --labels clients:1000"):
+        small(at_server).run()
+    at_clients = digits.split(clients=3, labels="clients:60")
+    with pytest.raises(Mistake, match="server-only cannot use labels at the clients"):
+        Experiment(gv.methods.ServerOnly(), at_clients, model="linear", rounds=1).run()
+
+
+def test_any_module_with_features_and_head(split):
+    module = torch.nn.Module()
+    module.features = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2))
+    module.head = torch.nn.Linear(16, 10)
+    module.forward = lambda x: module.head(module.features(x))
+    runs = [small(split, model=module, workers=workers).run() for workers in (1, 2)]
+    assert runs[0].history == runs[1].history and isinstance(runs[0].model.network, Network)
+
+
+def test_natural_clients_are_judged_on_their_own_rows(digits):
+    groups = torch.arange(len(digits.x)) % 3
+    natural = replace(digits, group=groups, group_test=torch.arange(len(digits.x_test)) % 3, group_names=("a", "b", "c"))
+    split = natural.split(clients=3, partition="natural", labels="all")
+    run = small(split).run()
+    guess = torch.tensor([digits.classes.index(c) for c in run.predict(digits.x_test)])
+    for row in run.result["per_client"]:
+        own = natural.group_test == split.groups[row["id"]]
+        assert row["accuracy"] == pytest.approx(float((guess[own] == digits.y_test[own]).float().mean()), abs=1e-5)
+
+
+SCRIPT = """
+import sys, grapevine as gv
+from grapevine import experiment
+experiment.CHECKPOINT_SECONDS = -1.0
+split = gv.data.load("digits").split(clients=6, labels="clients:120")
+gv.train(gv.methods.Scaffold(), split, model="mlp", rounds=15, per_round=3, out=sys.argv[1], resume=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9")
+def test_killed_at_any_moment_and_resumed_is_bit_identical(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run([sys.executable, "-c", SCRIPT, whole], check=True, timeout=120)
+    kills = 0
+    for wait_for in (0, 4, 9):  # lines of the history to wait for before the kill
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, cut])
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            lines = (cut / "history.jsonl").read_bytes().count(b"\n") if (cut / "history.jsonl").exists() else -1
+            if lines >= wait_for:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+                break
+            time.sleep(0.005)
+        process.wait(60)
+    subprocess.run([sys.executable, "-c", SCRIPT, cut], check=True, timeout=120)
+    assert kills >= 2
+    for name in ("history.jsonl", "messages.jsonl", "model.safetensors", "split.json"):
+        assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
+    for result in results:
+        result.pop("seconds"), result.pop("peak_memory_mb")
+    assert results[0] == results[1]
+    assert not list(cut.rglob(".writing-*"))

@@ -1,0 +1,146 @@
+"""FedAvg, FedProx, SCAFFOLD: two toy clients and numbers worked out by hand, and an independent slow version."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from grapevine import learn, methods
+from grapevine.core import Server
+from grapevine.data.rows import ClientData, Rows
+from grapevine.errors import Mistake
+from grapevine.experiment import Experiment, model_source
+from grapevine.simulate import Simulation
+from grapevine.store import Memory
+
+
+def federation(digits, method, clients=2, rows=7):
+    """Clients with `rows` and `rows + 3` labelled rows, and a server; full batches, so that the order does not matter."""
+    split = digits.split(clients=clients, labels="all", seed=1)
+    parts = [replace(p, labelled=p.labelled[: rows + 3 * i], labels=p.labels[: rows + 3 * i]) for i, p in enumerate(split.parts)]
+    split = replace(split, parts=tuple(parts))
+    source = model_source(Experiment(method, split, model="linear"))
+    data = {i: split.client(i) for i in range(clients)}
+    return Server(method, range(clients), Simulation(method, data, source), source, digits.classes), data
+
+
+def gradient(weights, rows):
+    """Of the mean cross-entropy of softmax regression: Xᵀ(p − y)/n, in float64, from the formula."""
+    X = rows.inputs().flatten(1).double()
+    Y = torch.nn.functional.one_hot(rows.y, 10).double()
+    p = torch.softmax(X @ weights["head.weight"].double().T + weights["head.bias"].double(), 1)
+    return {"head.weight": (p - Y).T @ X / len(X), "head.bias": (p - Y).mean(0)}
+
+
+def close(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name].double(), b[name].double(), rtol=1e-4, atol=1e-6)
+
+
+def local(weights, rows, lr, epochs, adjust=lambda w, g: g):
+    """Full-batch gradient descent by the formula."""
+    w = {name: value.double() for name, value in weights.items()}
+    for _ in range(epochs):
+        g = adjust(w, gradient(w, rows))
+        w = {name: w[name] - lr * g[name] for name in w}
+    return w
+
+
+def test_fedavg_is_the_weighted_mean_of_local_descents(digits):
+    method = methods.FedAvg(lr=0.3, epochs=3, batch=100)
+    server, data = federation(digits, method)
+    state = method.setup(server)
+    new = method.round(server, state)
+    each = [local(state["weights"], data[i].labelled, 0.3, 3) for i in (0, 1)]
+    close(new["weights"], {name: (7 * each[0][name] + 10 * each[1][name]) / 17 for name in each[0]})
+    assert new["round"] == 1
+
+
+def test_fedprox_adds_mu_times_the_distance(digits):
+    method = methods.FedProx(mu=0.7, lr=0.3, epochs=4, batch=100)
+    server, data = federation(digits, method)
+    state = method.setup(server)
+    start = {name: w.double() for name, w in state["weights"].items()}
+    pull = lambda w, g: {name: g[name] + 0.7 * (w[name] - start[name]) for name in w}  # noqa: E731
+    each = [local(start, data[i].labelled, 0.3, 4, pull) for i in (0, 1)]
+    close(method.round(server, state)["weights"], {name: (7 * each[0][name] + 10 * each[1][name]) / 17 for name in start})
+
+
+def test_fedprox_with_mu_0_is_fedavg_bit_for_bit(digits):
+    new = []
+    for method in (methods.FedProx(mu=0.0), methods.FedAvg()):
+        server, _ = federation(digits, method)
+        new.append(method.round(server, method.setup(server))["weights"])
+    assert all(torch.equal(new[0][name], new[1][name]) for name in new[0])
+    with pytest.raises(Mistake, match="negative"):
+        methods.FedProx(mu=-1.0).check(server)
+
+
+def test_scaffold_follows_algorithm_1_for_two_rounds(digits):
+    lr, K, eta_g = 0.2, 3, 0.5
+    method = methods.Scaffold(lr=lr, global_lr=eta_g, epochs=K, batch=100)
+    server, data = federation(digits, method)
+    state = method.setup(server)
+    x = {name: w.double() for name, w in state["weights"].items()}
+    c = {name: torch.zeros_like(w) for name, w in x.items()}
+    c_i = [dict(c), dict(c)]
+    for _ in range(2):
+        state = method.round(server, state)
+        dx, dc = [], []
+        for i in (0, 1):
+            correct = lambda w, g, i=i: {name: g[name] - c_i[i][name] + c[name] for name in w}  # noqa: E731
+            y = local(x, data[i].labelled, lr, K, correct)
+            new = {name: c_i[i][name] - c[name] + (x[name] - y[name]) / (K * lr) for name in x}
+            dx.append({name: y[name] - x[name] for name in x})
+            dc.append({name: new[name] - c_i[i][name] for name in x})
+            c_i[i] = new
+        x = {name: x[name] + eta_g * (dx[0][name] + dx[1][name]) / 2 for name in x}
+        c = {name: c[name] + (dc[0][name] + dc[1][name]) / 2 for name in c}  # |S|/N = 1
+        close(state["weights"], x)
+        close(state["c"], c)
+
+
+def test_average_by_hand():
+    replies = {1: dict(w=dict(a=torch.tensor([1.0, 2.0]), k=torch.tensor(4)), n=1), 0: dict(w=dict(a=torch.tensor([4.0, 8.0]), k=torch.tensor(7)), n=2)}
+    mean = learn.average(replies, "w")
+    assert mean["a"].tolist() == [3.0, 6.0] and mean["k"].item() == 6 and mean["k"].dtype == torch.int64
+    assert learn.average(replies, "w", by=None)["a"].tolist() == [2.5, 5.0]
+    nobody = {0: dict(w=replies[0]["w"], n=0)}
+    assert learn.average(nobody, "w", otherwise=replies[1]["w"]) is replies[1]["w"]
+    with pytest.raises(Mistake, match="no client"):
+        learn.average({}, "w")
+
+
+def test_average_refuses_what_is_not_finite_or_not_alike():
+    good = dict(w=dict(a=torch.ones(2)), n=1)
+    with pytest.raises(Mistake, match="client 3 sent 'a' with values that are not finite"):
+        learn.average({0: good, 3: dict(w=dict(a=torch.tensor([1.0, float("nan")])), n=1)}, "w")
+    with pytest.raises(Mistake, match="client 3 sent weights of another shape than client 0"):
+        learn.average({0: good, 3: dict(w=dict(a=torch.ones(3)), n=1)}, "w")
+
+
+def test_accuracies_by_hand():
+    truth, guess = torch.tensor([0, 0, 0, 1, -1, 2]), torch.tensor([0, 0, 1, 1, 0, 0])
+    counts = learn.confusion(guess, truth, 4)
+    assert counts.tolist() == [[2, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+    assert learn.accuracy(counts) == pytest.approx(3 / 5)
+    assert learn.balanced_accuracy(counts) == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_guesses_of_no_rows_are_none(digits):
+    empty = Rows(digits.x, torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), digits.scale)
+    data = ClientData(empty, empty, empty, digits.classes)
+    assert learn.guesses(lambda x: x.flatten(1), data.test).shape == (0,)
+
+
+def test_alone_shares_no_weights_and_each_client_keeps_its_own(digits):
+    method = methods.Alone(epochs=2, batch=100, lr=0.3)
+    server, data = federation(digits, method)
+    state = method.round(server, method.setup(server))
+    assert all(line["fields"].keys() <= {"n", "round"} for line in server.account.drain())
+    start = server.model().state()
+    simulation = server._transport
+    for i in (0, 1):
+        close(Memory(simulation.store, simulation.manifests[i])["weights"], local(start, data[i].labelled, 0.3, 2))
+    assert state == dict(round=1)
