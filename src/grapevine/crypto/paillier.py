@@ -117,14 +117,14 @@ class Packing:
         packed = np.packbits(digits.reshape(len(values), -1).astype(np.uint8), axis=1, bitorder="little")
         return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
-    def unpack(self, plain: int, count: int) -> np.ndarray:
-        """The first `count` slots of a plaintext; anything above them is not ours and raises."""
-        if plain >> (count * self.width):
+    def unpack(self, plain: int, used: int) -> np.ndarray:
+        """The first `used` slots of a plaintext; anything above them is not ours and raises."""
+        if plain >> (used * self.width):
             raise Mistake(
-                f"a sum does not fit into the {count} slots it should fill: the two clients' messages do not belong together, run again"
+                f"a sum does not fit into the {used} slots it should fill: the two clients' messages do not belong together, run again"
             )
-        data = np.frombuffer(int(plain).to_bytes(-(-count * self.width // 8), "little"), np.uint8)
-        digits = np.unpackbits(data, bitorder="little")[: count * self.width].reshape(count, self.width)
+        data = np.frombuffer(int(plain).to_bytes(-(-used * self.width // 8), "little"), np.uint8)
+        digits = np.unpackbits(data, bitorder="little")[: used * self.width].reshape(used, self.width)
         return digits.astype(np.int64) @ (1 << np.arange(self.width))
 
 
@@ -141,6 +141,21 @@ def from_array(array: np.ndarray, shape: tuple[int, ...], size: int, what: str) 
         raise Mistake(f"{what} should be uint8 {(*shape, size)} but is {found}: the sender runs another protocol or version")
     mpz, data = _gmpy2().mpz, np.ascontiguousarray(array).tobytes()
     return [mpz(int.from_bytes(data[at : at + size], "little")) for at in range(0, len(data), size)]
+
+
+def fields(message: dict[str, Any], *names: str) -> list[Any]:
+    """The named parts of a message that somebody sent."""
+    if not isinstance(message, dict) or any(name not in message for name in names):
+        found = sorted(message) if isinstance(message, dict) else type(message).__name__
+        raise Mistake(f"a message should hold {', '.join(names)} but holds {found}: the sender runs another protocol or version")
+    return [message[name] for name in names]
+
+
+def count(value: Any, what: str) -> int:
+    """A number of points that somebody sent."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Mistake(f"{what} is given as {value!r} and should be 1 or more: the sender's message is broken")
+    return value
 
 
 # ------------------------------------------------------------------------------------------------------------ cipher
@@ -280,13 +295,12 @@ class SecretKey:
 
 def make_key(bits: int = 3072, toy: bool = False) -> SecretKey:
     """Two random primes of half the length, both 3 modulo 4, and the N-th power of a random square."""
-    gmpy2 = _gmpy2()
     if bits not in KEY_BITS and not (toy and bits >= 16 and bits % 2 == 0):
         raise Mistake(f"a Paillier key of {bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
     p = q = _prime(bits // 2)
     while p == q:
         q = _prime(bits // 2)
-    return SecretKey(p, q, _base(p * q, gmpy2))
+    return SecretKey(p, q, _base(p * q))
 
 
 def _prime(bits: int) -> int:
@@ -298,7 +312,8 @@ def _prime(bits: int) -> int:
             return candidate
 
 
-def _base(n: int, gmpy2: Any) -> int:
+def _base(n: int) -> int:
+    gmpy2 = _gmpy2()
     while True:
         x = gmpy2.mpz(secrets.randbelow(int(n)))
         if gmpy2.gcd(x, n) == 1 and x * x % n != 1:
@@ -328,10 +343,10 @@ def encrypt_columns(key: SecretKey, bits: np.ndarray) -> dict[str, Any]:
 def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """Client k, to client j's columns: what goes back to j (ciphertexts of T) and what goes to the server (R)."""
     bits = check_bits(bits, "client k's")
-    public = _read_key(message, toy)
-    packing = Packing(_read_count(message["rows"]), bits.shape[1], public.bits)
-    shape = (packing.packs, packing.L)
-    numbers = from_array(message["columns"], shape, 2 * public.size, "client j's columns")
+    n, base, rows, columns = fields(message, "n", "base", "rows", "columns")
+    public = _read_key(n, base, toy)
+    packing = Packing(count(rows, "client j's number of rows"), bits.shape[1], public.bits)
+    numbers = from_array(columns, (packing.packs, packing.L), 2 * public.size, "client j's columns")
     public.check_ciphertexts(numbers, "client j's columns")
 
     exponent_bits = EXPONENT_BITS + (2 * packing.L).bit_length() + HIDING_BITS
@@ -348,7 +363,7 @@ def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tupl
             masks[point, pack] = (r - int(weights[point]) * ones) % public.n
     shape = (len(bits), packing.packs)
     back = {"masked": to_array((masked[at] for at in np.ndindex(shape)), 2 * public.size, shape)}
-    return back, {"n": message["n"], "r": to_array((masks[at] for at in np.ndindex(shape)), public.size, shape)}
+    return back, {"n": n, "r": to_array((masks[at] for at in np.ndindex(shape)), public.size, shape)}
 
 
 def signed_products(columns: Sequence[int], bits: np.ndarray, public: PublicKey) -> list[int]:
@@ -383,21 +398,21 @@ def open_answer(key: SecretKey, message: dict[str, Any], rows: int, L: int, poin
     """Client j: decrypts k's answer to T, for the server. `rows` are j's own points, `points` are k's."""
     public = key.public
     shape = (points, Packing(rows, L, public.bits).packs)
-    numbers = from_array(message["masked"], shape, 2 * public.size, "client k's answer")
+    numbers = from_array(*fields(message, "masked"), shape, 2 * public.size, "client k's answer")
     plains = key.decrypt(numbers)
     return {"n": int(public.n).to_bytes(public.size, "little"), "t": to_array(plains, public.size, shape)}
 
 
 def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points: int, L: int) -> np.ndarray:
     """The server: H of shape (rows of j, points of k) from T and R. Subtracts modulo N, then unpacks."""
-    if from_j["n"] != from_k["n"]:
+    (n_j, t), (n_k, r) = fields(from_j, "n", "t"), fields(from_k, "n", "r")
+    if not isinstance(n_j, bytes) or n_j != n_k:
         raise Mistake("client j and client k used different Paillier keys: their messages do not belong together, run again")
-    n = int.from_bytes(from_j["n"], "little")
-    size = len(from_j["n"])
+    n, size = int.from_bytes(n_j, "little"), len(n_j)
     packing = Packing(rows, L, n.bit_length())
     shape = (points, packing.packs)
-    ts = from_array(from_j["t"], shape, size, "client j's sums")
-    rs = from_array(from_k["r"], shape, size, "client k's masks")
+    ts = from_array(t, shape, size, "client j's sums")
+    rs = from_array(r, shape, size, "client k's masks")
     if any(v >= n for v in (*ts, *rs)):
         raise Mistake("a sum or mask is not below the Paillier modulus: the sender's message is broken, run again")
     out = np.empty((points, rows), np.int32)
@@ -416,8 +431,7 @@ def cost(rows: int, points: int, L: int, key_bits: int = 3072) -> dict[str, int]
     return {"columns": (packing.packs * L * 2 + 3) * size, "masked": 2 * sums, "server": 2 * (sums + size)}
 
 
-def _read_key(message: dict[str, Any], toy: bool) -> PublicKey:
-    n, base = message["n"], message["base"]
+def _read_key(n: Any, base: Any, toy: bool) -> PublicKey:
     if not isinstance(n, bytes) or not isinstance(base, bytes) or len(base) != 2 * len(n):
         raise Mistake("client j's key should be the bytes of N and twice as many of its base: the sender runs another version")
     mpz = _gmpy2().mpz
@@ -425,9 +439,3 @@ def _read_key(message: dict[str, Any], toy: bool) -> PublicKey:
     if key.size != len(n):
         raise Mistake(f"client j's N fills {key.size} of its {len(n)} bytes: the sender's key is broken")
     return key.check(toy)
-
-
-def _read_count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise Mistake(f"client j says it has {value!r} rows: the sender's message is broken")
-    return value
