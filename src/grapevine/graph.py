@@ -36,7 +36,7 @@ from grapevine.errors import Mistake
 BLOCK = 512  # rows of a tile of H or of cosines: two float64 tiles of this size fit the caches
 COLUMNS = 8  # right-hand sides that one conjugate-gradient run carries: 8 float64 are one cache line
 FAR = np.iinfo(np.int64).max  # an empty place in a list of neighbours
-STEP = 2.0**-29  # cosines closer than this (2e-9) count as ties
+STEP = 2.0**-29  # the unit in which cosines are compared, finer than the 1e-8 to which they are known
 PRESETS = ("paper", "code")
 
 Progress = Callable[[int, int], None]
@@ -272,8 +272,8 @@ def nearest_cosine(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k rows of V of largest cosine with each row (itself excluded), or with each of `queries`.
 
-    Exact to 2e-9; closer cosines are ties, broken by index. Returns index (int32) and cosine (float64), largest first;
-    −1 and 0 where there are fewer. A row of zeros has cosine 0 with everybody.
+    Over all pairs, to about 1e-8; equal rows are exact ties, broken by index. Returns index (int32) and cosine (float64),
+    largest first; −1 and 0 where there are fewer. A row of zeros has cosine 0 with everybody.
     """
     from grapevine import kernels
 
@@ -630,12 +630,13 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         _check("affinity", self.affinity, ("cosine", "hamming", "precomputed"))
         _check("preset", self.preset, PRESETS)
         _check_alpha(self.alpha)
-        X, y = self._validate(X, y)
-        check_classification_targets(y)
+        X, y = validate_data(self, X, y, **self._accepted())
         known = _is_labelled(y)
         if not known.any():
             raise Mistake(f"None of the {len(y)} rows has a label (all of y is -1): label at least one.")
-        self.classes_, codes = np.unique(y[known], return_inverse=True)
+        labels = y[known] if y.dtype.kind != "O" else np.array(y[known].tolist())
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
         self._announce(X)
         y_codes = np.full(len(y), -1)
         y_codes[known] = codes
@@ -655,7 +656,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X):
         """Mean of the k nearest fitted points' distributions, weighted by similarity; zeros where none is similar."""
         check_is_fitted(self)
-        X = self._validate(X)
+        X = validate_data(self, X, reset=False, **self._accepted())
         if self.affinity == "precomputed":
             scores = sp.csr_array(X).maximum(0) @ self.label_distributions_
         else:
@@ -672,12 +673,9 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         P = self.predict_proba(X)
         return self._named(np.where(P.any(axis=1), P.argmax(axis=1), -1))
 
-    def _validate(self, X, y=None):
+    def _accepted(self) -> dict:
         sparse = ("csr", "csc", "coo") if self.affinity == "precomputed" else False
-        kind = dict(accept_sparse=sparse, dtype=(np.float64, np.float32))
-        if y is None:
-            return validate_data(self, X, reset=False, **kind)
-        return validate_data(self, X, y, **kind)
+        return dict(accept_sparse=sparse, dtype=(np.float64, np.float32))
 
     def _announce(self, X) -> None:
         n, d = X.shape
