@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .errors import Mistake
+from grapevine.errors import Mistake
 
 NORMS = ("none", "bn", "gn", "sbn")
 
@@ -171,15 +171,18 @@ class BatchNorm2d(nn.BatchNorm2d):
     """Batch normalisation that survives a batch of one value per channel: running statistics normalise it then."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.numel() == self.num_features:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(x)
+        return _by_running_statistics(self, x) if self.training and x.numel() == self.num_features else super().forward(x)
 
 
 class BatchNorm1d(nn.BatchNorm1d):
     """As `BatchNorm2d`, for vectors."""
 
-    forward = BatchNorm2d.forward
+    def forward(self, x: Tensor) -> Tensor:
+        return _by_running_statistics(self, x) if self.training and x.numel() == self.num_features else super().forward(x)
+
+
+def _by_running_statistics(layer: BatchNorm1d | BatchNorm2d, x: Tensor) -> Tensor:
+    return F.batch_norm(x, layer.running_mean, layer.running_var, layer.weight, layer.bias, False, 0.0, layer.eps)
 
 
 class StaticBatchNorm2d(nn.Module):

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import Mistake
-from ..store import write_atomically
-from . import datasets
+from grapevine.data import datasets
+from grapevine.errors import Mistake
+from grapevine.store import write_atomically
 
 DIMENSIONS = {"efficientnet-lite0": 1280}
 
@@ -95,8 +95,9 @@ def _embed(network: nn.Module, x: Tensor, pixels: int) -> Tensor:
 def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
     """What is cached there; nothing if there is no file or it is damaged."""
     try:
-        rows = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        with open(path, "rb") as file:
+            rows = np.lib.format.read_array(file, allow_pickle=False)
+    except (OSError, ValueError):
         return None
     return torch.from_numpy(rows) if rows.shape == shape and rows.dtype == np.float32 else None
 
