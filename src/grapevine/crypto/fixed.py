@@ -34,13 +34,7 @@ WIDE_MOST = 2.0**127
 def encode(values: np.ndarray, what: str = "the values") -> np.ndarray:
     """Ring elements (uint64) of real numbers. Refuses what does not fit instead of wrapping."""
     values = np.asarray(values, np.float64)
-    # Written so that NaN is refused too: every comparison with it is false.
-    fits = np.abs(values) <= MOST
-    if not fits.all():
-        worst = values[~fits].flat[0]
-        raise Mistake(
-            f"{what} hold {worst:g}, and a secure sum takes finite numbers up to {MOST:.0f}: scale them down before summing"
-        )
+    _require_within(values, MOST, what)
     return np.rint(values / STEP).astype(np.int64).view(np.uint64)
 
 

@@ -55,13 +55,18 @@ def require_length(length: int) -> None:
         )
 
 
-def row_blocks(count: int, within: slice | None = None) -> Iterator[slice]:
-    """How a party's rows are cut: every block has its own key, so a stripe must begin and end where blocks do."""
-    start, stop = (0, count) if within is None else (within.start, within.stop)
-    if start % BLOCK_ROWS or not 0 <= start <= stop <= count or (stop % BLOCK_ROWS and stop != count):
-        raise ValueError(f"rows {start}..{stop} of {count} do not lie on the edges of blocks of {BLOCK_ROWS}")
-    for at in range(start, stop, BLOCK_ROWS):
-        yield slice(at, min(stop, at + BLOCK_ROWS))
+def row_blocks(rows: slice) -> Iterator[slice]:
+    """How a party's rows are cut."""
+    for at in range(rows.start, rows.stop, BLOCK_ROWS):
+        yield slice(at, min(rows.stop, at + BLOCK_ROWS))
+
+
+def stripe(count: int, rows: slice | None = None) -> slice:
+    """All of a party's rows, or some: every block has its own key, so a stripe must begin and end where blocks do."""
+    rows = slice(0, count) if rows is None else rows
+    if rows.start % BLOCK_ROWS or not 0 <= rows.start <= rows.stop <= count or (rows.stop % BLOCK_ROWS and rows.stop != count):
+        raise ValueError(f"rows {rows.start}..{rows.stop} of {count} do not lie on the edges of blocks of {BLOCK_ROWS}")
+    return rows
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------------
@@ -110,7 +115,7 @@ def share(seed: bytes, occasion: Occasion, me: str, packed: np.ndarray, length: 
     """U_me = X_me + R_me (n × L, uint16): uniform to whoever lacks the seed."""
     require_length(length)
     out = np.empty((len(packed), length), np.uint16)
-    for rows in row_blocks(len(packed)):
+    for rows in row_blocks(stripe(len(packed))):
         np.add(signs(packed[rows], length), row_mask(seed, occasion, me, rows, length), out=out[rows])
     return out
 
@@ -128,13 +133,14 @@ def pair_message_a(
     """a_jk = X_j R_kᵀ + W_jk (uint16), from the first of the pair in the order of names, for all its rows or a stripe of them."""
     _require_order(me, other)
     require_length(length)
-    out, top = _empty(len(packed), other_count, rows)
-    for columns in row_blocks(other_count):
+    rows = stripe(len(packed), rows)
+    out = np.empty((rows.stop - rows.start, other_count), np.uint16)
+    for columns in row_blocks(stripe(other_count)):
         mask = row_mask(seed, occasion, other, columns, length)
-        for block in row_blocks(len(packed), rows):
+        for block in row_blocks(rows):
             tile = product(signs(packed[block], length).view(np.int16), mask)
             tile += tile_mask(seed, occasion, me, other, block, columns, length)
-            out[block.start - top : block.stop - top, columns] = tile
+            out[block.start - rows.start : block.stop - rows.start, columns] = tile
     return out
 
 
@@ -151,20 +157,15 @@ def pair_message_b(
     """b_jk = R_j U_kᵀ − W_jk (uint16), from the second of the pair, for all of the other's rows or a stripe of them."""
     _require_order(other, me)
     require_length(length)
-    out, top = _empty(other_count, len(packed), rows)
-    for columns in row_blocks(len(packed)):
+    rows = stripe(other_count, rows)
+    out = np.empty((rows.stop - rows.start, len(packed)), np.uint16)
+    for columns in row_blocks(stripe(len(packed))):
         masked = signs(packed[columns], length) + row_mask(seed, occasion, me, columns, length)
-        for block in row_blocks(other_count, rows):
+        for block in row_blocks(rows):
             tile = product(row_mask(seed, occasion, other, block, length), masked)
             tile -= tile_mask(seed, occasion, other, me, block, columns, length)
-            out[block.start - top : block.stop - top, columns] = tile
+            out[block.start - rows.start : block.stop - rows.start, columns] = tile
     return out
-
-
-def _empty(row_count: int, column_count: int, rows: slice | None) -> tuple[np.ndarray, int]:
-    """Room for the stripe, and the row it begins at."""
-    rows = rows or slice(0, row_count)
-    return np.empty((rows.stop - rows.start, column_count), np.uint16), rows.start
 
 
 def _require_order(first: str, second: str) -> None:
@@ -182,8 +183,8 @@ def combine(first_share: np.ndarray, second_share: np.ndarray, a: np.ndarray, b:
     length = first_share.shape[1]
     require_length(length)
     out = np.empty((len(first_share), len(second_share)), np.uint16)
-    for rows in row_blocks(len(first_share)):
-        for columns in row_blocks(len(second_share)):
+    for rows in row_blocks(stripe(len(first_share))):
+        for columns in row_blocks(stripe(len(second_share))):
             tile = product(first_share[rows], second_share[columns]) - a[rows, columns] - b[rows, columns]
             out[rows, columns] = _distances(tile, length)
     return out
