@@ -84,7 +84,7 @@ def cells(rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator) -> np
 
 
 def rounded(table: np.ndarray, rows: np.ndarray, columns: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`table`, whose sums are the integers `rows` and `columns`, with every cell rounded up or down and the same sums."""
+    """Integers at most one from `table`, with its sums, which are the integers `rows` and `columns`."""
     floor = np.floor(table + 1e-6).astype(np.int64)
     return floor + cells(rows - floor.sum(1), columns - floor.sum(0), rng)
 

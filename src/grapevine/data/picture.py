@@ -132,10 +132,10 @@ def _heat(figure: Figure, ax: Axes, counts: np.ndarray, columns: _Columns, colou
     clients = columns.at == np.arange(len(columns.at))
     shown = np.ma.masked_equal(counts.T, 0)
     edges = np.arange(counts.shape[1] + 1) - 0.5
-    mesh = ax.pcolormesh(np.arange(clients.sum() + 1) - 0.5, edges, shown[:, clients], cmap=shades, norm=norm)
+    mesh = ax.pcolormesh(np.arange(clients.sum() + 1) - 0.5, edges, shown[:, clients], cmap=shades, norm=norm, rasterized=True)
     if not clients.all():
         side = columns.at[-1] + np.array([-0.5, 0.5]) * columns.wide[-1]
-        ax.pcolormesh(side, edges, shown[:, -1:], cmap=shades, norm=norm)
+        ax.pcolormesh(side, edges, shown[:, -1:], cmap=shades, norm=norm, rasterized=True)
     ax.set_ylim(counts.shape[1] - 0.5, -0.5)
     bar = figure.colorbar(mesh, ax=ax, pad=0.01, aspect=25)
     bar.ax.tick_params(labelsize=7)
