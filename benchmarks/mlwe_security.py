@@ -28,7 +28,7 @@ class LWE:
     samples: float = math.inf
 
 
-# name: (instance, block size and dimension of the primal attack, core-SVP bits, MATZOV bits) as published by the lattice estimator
+# name: (instance; block size, dimension, core-SVP bits and MATZOV bits of the primal attack as the lattice estimator prints them)
 KNOWN = {
     "Kyber512": (LWE(512, math.log2(3329), math.sqrt(1.5), math.sqrt(1.5), 512), 406, 998, 118.6, 143.8),
     "Kyber768": (LWE(768, math.log2(3329), 1.0, 1.0, 768), 624, 1427, 182.2, 204.9),
@@ -115,9 +115,8 @@ def main() -> None:
     for name, lwe in cases.items():
         beta, d = primal(lwe)
         print(f"  {name}")
-        print(
-            f"    primal: beta {beta}, d {d}: core-SVP {core_svp(beta):.1f}, quantum {0.265 * beta:.1f}, MATZOV {matzov(beta, d):.1f}"
-        )
+        bits = f"core-SVP {core_svp(beta):.1f}, quantum {0.265 * beta:.1f}, MATZOV {matzov(beta, d):.1f}"
+        print(f"    primal: beta {beta}, d {d}: {bits}")
         beta, d, bits = dual(lwe)
         print(f"    dual:   beta {beta}, d {d}: core-SVP {bits:.1f}")
 
