@@ -349,7 +349,7 @@ def test_data_dir_comes_before_the_environment_before_the_cache(tmp_path, monkey
     assert len(load("mnist").x) == 4
     write_idx(tmp_path / "given" / "mnist", (np.arange(5), np.arange(2)))
     assert len(load("mnist", tmp_path / "given").x) == 5 and len(load("mnist").x) == 4
-    where = {known.name: known.where for known in names(tmp_path / "given")}
+    where = {known["name"]: known["where"] for known in names(tmp_path / "given")}
     assert where["mnist"] == str(tmp_path / "given" / "mnist") and where["svhn"] == "" and where["digits"] == "embedded"
 
 

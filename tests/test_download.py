@@ -206,6 +206,9 @@ def test_get_then_load(server, tmp_path, monkeypatch):
     assert [path.parent for path in made] == [tmp_path / "fashion-mnist"] * 4
     data = datasets.load("fashion-mnist", tmp_path)
     assert data.y.tolist() == [0, 1, 2, 3, 4] and len(data.x_test) == 2
+    monkeypatch.setenv("GRAPEVINE_DATA", str(tmp_path / "environment"))
+    assert get("fashion-mnist")[0].is_relative_to(tmp_path / "environment")
+    monkeypatch.delenv("GRAPEVINE_DATA")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
     monkeypatch.setattr("pathlib.Path.home", lambda: tmp_path / "cache")

@@ -20,7 +20,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -558,10 +558,10 @@ def find(name: str, data_dir: str | Path | None = None) -> tuple[Path, Layout] |
     return None
 
 
-def names(data_dir: str | Path | None = None) -> list[Known]:
-    """The data sets there are, each with the folder its files were found in."""
+def names(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
+    """The data sets there are: the fields of `Known`, with the folder in which the files were found."""
     found = {name: find(name, data_dir) for name in LAYOUTS}
-    return [replace(known, where=str(found[known.name][0])) if found.get(known.name) else known for known in KNOWN]
+    return [asdict(known) | (dict(where=str(found[known.name][0])) if found.get(known.name) else {}) for known in KNOWN]
 
 
 def load(

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grapevine.data.datasets import NAMES, cache_dir
+from grapevine.data.datasets import NAMES, places
 from grapevine.errors import Mistake
 
 Progress = Callable[[str, int, "int | None"], None]  # file name, bytes so far, bytes in all if known
@@ -109,15 +109,16 @@ BY_HAND = {
 
 
 def get(name: str, folder: str | Path | None = None, progress: Progress | None = None, timeout: float = 30) -> list[Path]:
-    """Fetch the official files of a data set into `folder`/`name` (the user's cache without `folder`) and return them.
+    """Fetch the official files of a data set into `folder`/`name` and return them.
 
+    Without `folder` they go where files are looked for first: $GRAPEVINE_DATA, else the user's cache.
     Files that are there and right are not fetched again. A second call continues what an interrupted one began.
     """
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, 1)
         suggestion = f" (did you mean {near[0]!r}?)" if near else ""
         raise Mistake(f"there is no data set {name!r}{suggestion}, choose one of {', '.join(NAMES)}.")
-    target = Path(folder).expanduser() / name if folder else cache_dir() / name
+    target = places(folder)[0] / name
     if name in BY_HAND:
         raise Mistake(f"{name} cannot be downloaded for you: {BY_HAND[name].format(folder=target)}.")
     return [fetch(file, target / file.name, progress, timeout) for file in SOURCES.get(name, ())]  # digits needs none
