@@ -20,7 +20,7 @@ from pathlib import Path
 from grapevine.data.datasets import NAMES, places
 from grapevine.errors import Mistake
 
-Progress = Callable[[str, int, "int | None"], None]  # file name, bytes so far, bytes in all if known
+Progress = Callable[[int, "int | None"], None]  # bytes of the present file so far, and in all if known
 
 ATTEMPTS = 3  # connections tried for one file before giving up
 CHUNK = 1 << 18
@@ -199,7 +199,7 @@ def receive(file: File, part: Path, progress: Progress | None, timeout: float) -
                 out.write(block)
                 have += len(block)
                 if progress:
-                    progress(file.name, have, total)
+                    progress(have, total)
             out.flush()
             os.fsync(out.fileno())
     if total is not None and have < total:
