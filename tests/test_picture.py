@@ -39,7 +39,7 @@ def test_columns_hold_the_splits_numbers():
     columns = picture._columns(s)
     assert columns.names == ["0", "1", "2", "3", "4", "server"] and columns.at[-1] > 5
     for i, line in enumerate(s.table()):
-        assert (columns.labelled[i] + columns.unlabelled[i]).tolist() == list(line["classes"].values())
+        assert (columns.labelled[i] + columns.unlabelled[i]).tolist() == line["classes"]
         assert (columns.labelled[i].sum(), columns.flipped[i]) == (line["labelled"], line["flipped"])
 
 

@@ -260,7 +260,7 @@ def test_class_mix_and_table():
     for i, line in enumerate(s.table()):
         assert s.class_mix(i).max() == 1 and s.class_mix(i).sum() == 1
         assert (line["client"], line["rows"], line["labelled"], line["unlabelled"]) == (str(i), 100, 10, 90)
-        assert sorted(line["classes"].values()) == [0, 0, 0, 100] and line["irrelevant"] == 0
+        assert sorted(line["classes"]) == [0, 0, 0, 100] and line["irrelevant"] == 0
     assert sum(line["flipped"] for line in s.table()) == 10
     assert split(toy(), 5, labels="server:20").table()[-1]["client"] == "server"
 

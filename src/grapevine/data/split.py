@@ -150,7 +150,7 @@ class Split:
         return counts / counts.sum().clamp(min=1)
 
     def table(self) -> list[dict]:
-        """One line per client, and one for a server that holds rows, for `grapevine data show`."""
+        """One line per client, and one for a server that holds rows; `classes` are rows per true class, in order."""
         lines = []
         for name, part in [*zip(self.names, self.parts)] + ([("server", self.server)] if self.server else []):
             labelled, unlabelled = self.truth[part.labelled], self.truth[part.unlabelled]
@@ -162,7 +162,7 @@ class Split:
                     rows=len(part),
                     labelled=len(labelled),
                     unlabelled=len(unlabelled),
-                    classes=dict(zip(self.dataset.classes, counts)),
+                    classes=counts,
                     flipped=int(((labelled >= 0) & (labelled != part.labels)).sum()),
                     irrelevant=int((truth == IRRELEVANT).sum()),
                 )
