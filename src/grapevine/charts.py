@@ -1,0 +1,398 @@
+"""Charts for the report: inline SVG, with a title and a table behind each.
+
+Every chart is drawn without a viewBox where it can be: places across are percentages and places down are pixels, so a chart
+takes the width it is given and its letters stay as large as the text, on a desk and on a phone. All text is escaped here.
+Hovering, arrow keys and legends are the few lines of script in `page`: anything with `data-tip` tells what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grapevine.page import COLOURS, text
+
+MOST_TABLE_ROWS = 500
+NAMES, BARS = 26, 54  # percent of the width for the names beside bars, and for the bars; the rest is for the numbers
+LINE = 15  # pixels between lines of small text
+
+MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
+
+Format = Callable[[Any], str]
+
+
+def count(n: float) -> str:
+    return f"{n:,.0f}" if float(n).is_integer() else f"{n:,.3g}"
+
+
+def short(name: Any, most: int) -> str:
+    name = str(name)
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Round numbers from at or below `low` to at or above `high`."""
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]
+
+
+# Tables and figures --------------------------------------------------------------------------------------------------
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], more: str = "") -> str:
+    """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out."""
+    right = [any(map(_is_number, column)) for column in zip(*rows)] if rows else [False] * len(heads)
+    kind = [" class=n" if r else "" for r in right]
+    head = "".join(f'<th scope="col"{k}>{text(name)}</th>' for name, k in zip(heads, kind))
+    body = "".join(
+        "<tr>" + "".join(f"<td{k}>{text(_shown(value))}</td>" for value, k in zip(row, kind)) + "</tr>"
+        for row in rows[:MOST_TABLE_ROWS]
+    )
+    left = len(rows) - MOST_TABLE_ROWS
+    rest = f"<p>… and {count(left)} more lines{text(more and f', in {more}')}.</p>" if left > 0 else ""
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{rest}'
+
+
+def _is_number(value: Any) -> bool:
+    """A number, or one with its unit. Class names that look like numbers are words."""
+    return isinstance(value, (int, float)) or isinstance(value, str) and MEASURED.fullmatch(value) is not None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "—"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settings(values: dict[str, Any]) -> str:
+    """Nested settings as a list of `name.inner` and value."""
+    rows = "".join(f"<tr><th scope=row>{text(name)}</th><td>{text(_shown(value))}</td></tr>" for name, value in _flat(values))
+    return f'<table class="settings"><tbody>{rows}</tbody></table>'
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str | None]]:
+    out: list[tuple[str, str | None]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            out += _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, (list, tuple)):
+            out.append((prefix + name, ", ".join(map(str, value))))
+        else:
+            out.append((prefix + name, value if value is None or isinstance(value, str) else json.dumps(value)))
+    return out
+
+
+def figure(title: str, drawing: str, numbers: str, note: str = "", legend: str = "", wide: bool = False) -> str:
+    """A chart with its title, a sentence about it, and the numbers behind it."""
+    return (
+        f'<figure class="{"card wide" if wide else "card"}"><figcaption><h3>{text(title)}</h3>'
+        + (f"<p>{text(note)}</p>" if note else "")
+        + f"</figcaption>{legend}{drawing}<details><summary>Numbers<span class=unseen> of {text(title)}</span></summary>"
+        f"{numbers}</details></figure>"
+    )
+
+
+def legend(names: Sequence[str]) -> str:
+    """A button per series that hides and shows it."""
+    if len(names) < 2:
+        return ""
+    buttons = "".join(
+        f'<button type="button" class="s{i % COLOURS}" data-series="{i}" aria-pressed="true"><i></i>{text(name)}</button>'
+        for i, name in enumerate(names)
+    )
+    return f'<div class="legend" role="group" aria-label="Series shown">{buttons}</div>'
+
+
+def svg(title: str, height: float, inner: str, attributes: str = 'width="100%"') -> str:
+    label = text(f"{title}. Arrow keys read the values; a table follows.")
+    return f'<svg role="img" tabindex="0" aria-label="{label}" {attributes} height="{height:g}">{inner}</svg>'
+
+
+def _text(x: str, y: float, words: str, anchor: str = "start", more: str = "") -> str:
+    return f'<text x="{x}" y="{y:g}" text-anchor="{anchor}"{more}>{text(words)}</text>'
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+class _Plane:
+    """The area of a chart with two axes: places across in percent, down in pixels. Its labels sit on the grid lines."""
+
+    def __init__(self, x: Sequence[float], y: Sequence[float], height: int = 230):
+        self.x, self.y, self.height = x, y, height
+        self.top, self.left, self.wide = 20, 1.5, 97.0
+
+    def across(self, value: float) -> float:
+        return self.left + self.wide * (value - self.x[0]) / ((self.x[-1] - self.x[0]) or 1)
+
+    def down(self, value: float) -> float:
+        share = (value - self.y[0]) / ((self.y[-1] - self.y[0]) or 1)
+        return self.top + (self.height - self.top) * (1 - share)
+
+    def grid(self, y_format: Format) -> str:
+        lines = []
+        for value in self.y:
+            y = self.down(value)
+            lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y:g}" y2="{y:g}"/>')
+            lines.append(_text("0", y - 4, y_format(value).replace(".0%", "%").replace(".0 ", " ")))
+        return "".join(lines)
+
+    def x_labels(self, values: Sequence[float], x_format: Format, x_name: str) -> str:
+        labels = []
+        for i, value in enumerate(values):
+            anchor = "start" if i == 0 else "end" if i == len(values) - 1 else "middle"
+            labels.append(_text(f"{_number(self.across(value))}%", self.height + LINE, x_format(value), anchor))
+        return "".join(labels) + _text("50%", self.height + 2 * LINE + 2, x_name, "middle", ' class="axis"')
+
+    @property
+    def full_height(self) -> int:
+        return self.height + 2 * LINE + 8
+
+
+def line(
+    title: str,
+    x: Sequence[float],
+    series: dict[str, Sequence[float | None]],
+    x_name: str,
+    y_format: Format,
+    x_format: Format = count,
+    note: str = "",
+    mark: tuple[float, str] | None = None,
+    wide: bool = False,
+) -> str:
+    """One line per series over x; a missing value leaves a gap. `mark` is a place on x and what happened there."""
+    seen = [v for values in series.values() for v in values if v is not None]
+    tall = ticks(min(seen), max(seen))
+    across = [t for t in ticks(x[0], x[-1], 5) if x[0] <= t <= x[-1]] if len(x) > 1 else list(x)
+    plane = _Plane([x[0], x[-1]] if len(x) > 1 else [x[0] - 1, x[0] + 1], tall)
+    drawn = [plane.grid(y_format), plane.x_labels(across, x_format, x_name)]
+    if mark:
+        place = _number(plane.across(mark[0]))
+        late = plane.across(mark[0]) > 60
+        drawn.append(f'<line class="mark" x1="{place}%" x2="{place}%" y1="{plane.top}" y2="{plane.height}"/>')
+        side = f' dx="{-6 if late else 6}" class="axis"'
+        drawn.append(_text(f"{place}%", plane.height - 8, mark[1], "end" if late else "start", side))
+    for i, values in enumerate(series.values()):
+        drawn.append(_path(plane, x, values, i))
+    drawn.append(_hits(plane, x, series, f"{x_name} ", x_format, y_format))
+    rows = [[x_format(a), *(None if v[i] is None else y_format(v[i]) for v in series.values())] for i, a in enumerate(x)]
+    numbers = table([x_name, *series], rows, "history.jsonl")
+    return figure(title, svg(title, plane.full_height, "".join(drawn)), numbers, note, legend(list(series)), wide)
+
+
+def _path(plane: _Plane, x: Sequence[float], values: Sequence[float | None], i: int) -> str:
+    """A series, stretched with the chart but not its stroke: pieces between the gaps, and dots where there is room."""
+    pieces: list[list[str]] = [[]]
+    for a, v in zip(x, values):
+        if v is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(f"{10 * (plane.across(a) - plane.left) / plane.wide * 100:.1f},{plane.down(v):.1f}")
+    inside = f'x="{plane.left}%" y="0" width="{plane.wide}%" height="{plane.height}" viewBox="0 0 1000 {plane.height}"'
+    lines = "".join(f'<polyline points="{" ".join(piece)}"/>' for piece in pieces if len(piece) > 1)
+    out = f'<svg class="line s{i % COLOURS} of{i}" {inside} preserveAspectRatio="none" overflow="visible">{lines}</svg>'
+    if len(x) > 60:
+        return out
+    dots = (
+        f'<circle cx="{_number(plane.across(a))}%" cy="{plane.down(v):.1f}" r="2.5"/>' for a, v in zip(x, values) if v is not None
+    )
+    return out + f'<g class="fill s{i % COLOURS} of{i}">{"".join(dots)}</g>'
+
+
+def _hits(plane: _Plane, x: Sequence[float], series: dict, x_name: str, x_format: Format, y_format: Format) -> str:
+    """An unseen column around each x, which shows a guide and tells the values there."""
+    places = [plane.across(a) for a in x]
+    edges = [0.0, *((a + b) / 2 for a, b in zip(places, places[1:])), 100.0]
+    out = []
+    for i, a in enumerate(x):
+        told = [f"{x_name}{x_format(a)}"] + [f"{name}: {y_format(v[i])}" for name, v in series.items() if v[i] is not None]
+        at, begin, wide = _number(places[i]), _number(edges[i]), _number(edges[i + 1] - edges[i])
+        out.append(
+            f'<g class="hit" data-tip="{text(chr(10).join(told))}"><rect x="{begin}%" y="0" width="{wide}%" height="{plane.height}"/>'
+            f'<line x1="{at}%" x2="{at}%" y1="{plane.top}" y2="{plane.height}"/></g>'
+        )
+    return "".join(out)
+
+
+def columns(
+    title: str,
+    names: Sequence[str],
+    values: Sequence[float],
+    y_format: Format,
+    x_name: str,
+    y_name: str,
+    x_labels: Sequence[tuple[float, str]],
+    note: str = "",
+    marks: Sequence[float | None] | None = None,
+    top: float | None = None,
+    wide: bool = False,
+    height: int = 200,
+) -> str:
+    """Upright bars side by side. `x_labels` are (place in bars, word); `marks` are strokes to compare each bar with."""
+    n = len(values)
+    highest = max([*values, *(m for m in marks or () if m is not None)], default=0) or 1
+    plane = _Plane([0, n], ticks(0, highest if top is None else top), height)
+    gap = 0.16 if n <= 60 else 0.0
+    drawn = [plane.grid(y_format)]
+    for i, value in enumerate(values):
+        begin, y = plane.across(i + gap / 2), plane.down(value)
+        width = plane.wide * (1 - gap) / n
+        box = f'x="{_number(begin)}%" width="{width:.3f}%"'
+        told = f"{names[i]}\n{y_name}: {y_format(value)}"
+        if marks and marks[i] is not None:
+            told += f"\nshould be: {y_format(marks[i])}"
+        bar = f'<rect class="s0 bar" {box} y="{y:.1f}" height="{plane.height - y:.1f}"/>'
+        stroke = ""
+        if marks and marks[i] is not None:
+            at = plane.down(marks[i])
+            stroke = f'<line class="aim" x1="{_number(begin)}%" x2="{begin + width:.2f}%" y1="{at:.1f}" y2="{at:.1f}"/>'
+        hit = f'<rect {box} y="0" height="{plane.height}"/>'
+        drawn.append(f'<g class="hit" data-tip="{text(told)}">{hit}{bar}{stroke}</g>')
+    drawn.append(plane.x_labels([place for place, _ in x_labels], lambda place: dict(x_labels)[place], x_name))
+    heads, rows = [x_name, y_name], [[name, y_format(value)] for name, value in zip(names, values)]
+    if marks:
+        heads, rows = [*heads, "should be"], [[*row, None if m is None else y_format(m)] for row, m in zip(rows, marks)]
+    return figure(title, svg(title, plane.full_height, "".join(drawn)), table(heads, rows, "result.json"), note, "", wide)
+
+
+def bars(
+    title: str,
+    names: Sequence[str],
+    parts: dict[str, Sequence[float | None]],
+    value_format: Format,
+    name_head: str,
+    note: str = "",
+    beside: bool = False,
+    most: float | None = None,
+    numbers: str = "",
+    wide: bool = False,
+) -> str:
+    """Lying bars, one line per name: the parts stacked and their sum written behind, or `beside` each other."""
+    thick = 11 if beside else 16
+    row = thick * len(parts) + 12 if beside else thick + 8
+    sums = [sum(v[i] or 0 for v in parts.values()) for i in range(len(names))]
+    seen = [v for values in parts.values() for v in values if v is not None] if beside else sums
+    longest = most or max(seen, default=0) or 1
+    drawn = []
+    for i, name in enumerate(names):
+        middle = i * row + row / 2
+        told = [f"{part}: {value_format(v[i])}" for part, v in parts.items() if v[i] is not None]
+        drawn.append(f'<g class="hit" data-tip="{text(chr(10).join([str(name), *told]))}">')
+        drawn.append(f'<rect x="0" y="{i * row:g}" width="100%" height="{row:g}"/>{_text("0", middle + 4, short(name, 15))}')
+        at = float(NAMES)
+        for j, values in enumerate(parts.values()):
+            if values[i] is None:
+                continue
+            width = BARS * values[i] / longest
+            y = i * row + 6 + j * thick if beside else middle - thick / 2
+            box = f'x="{at:.2f}%" y="{y:g}" width="{max(width, 0):.2f}%" height="{thick - beside:g}"'
+            drawn.append(f'<rect class="s{j % COLOURS} of{j} bar" {box}/>')
+            if beside:
+                drawn.append(
+                    _text(f"{at + width:.2f}%", y + thick - 2, value_format(values[i]), "start", f' dx="6" class="of{j}"')
+                )
+            else:
+                at += width
+        if not beside:
+            drawn.append(_text(f"{at:.2f}%", middle + 4, value_format(sums[i]), "start", ' dx="6"'))
+        drawn.append("</g>")
+    rows = [[name, *(None if v[i] is None else value_format(v[i]) for v in parts.values())] for i, name in enumerate(names)]
+    behind = numbers or table([name_head, *parts], rows, "result.json")
+    return figure(title, svg(title, row * len(names) + 4, "".join(drawn)), behind, note, legend(list(parts)), wide)
+
+
+def shade(share: float) -> float:
+    """How opaque a cell of a heat map is. The middle is left out: on it neither dark nor light letters could be read."""
+    return 0 if share <= 0 else 0.05 + 0.78 * share if share < 0.5 else 0.7 + 0.6 * (share - 0.5)
+
+
+def heat(
+    title: str,
+    rows: Sequence[str],
+    cols: Sequence[str],
+    values: Sequence[Sequence[float]],
+    shares: Sequence[Sequence[float]],
+    row_name: str,
+    col_name: str,
+    note: str = "",
+    wide: bool = False,
+) -> str:
+    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told. It scrolls where it does not fit."""
+    cell = 30 if max(len(rows), len(cols)) <= 16 else 18 if len(cols) <= 30 else 11
+    letters = 12 if cell > 12 else 9
+    left = 16 + letters * 0.6 * max((len(short(name, 14)) for name in rows), default=1)
+    upright = cell >= letters * 0.62 * max((len(short(name, 14)) for name in cols), default=1)
+    top = 34 if upright else 24 + letters * 0.58 * max(len(short(name, 14)) for name in cols)
+    drawn = [_text("0", 12, f"{row_name} ↓   {col_name} →", "start", ' class="axis"')]
+    drawn.append(f'<rect class="none" x="{left:g}" y="{top:g}" width="{cell * len(cols) - 1}" height="{cell * len(rows) - 1}"/>')
+    for j, name in enumerate(cols):
+        x = left + (j + 0.5) * cell
+        turn = "" if upright else f' transform="rotate(-90 {x + 4:g} {top - 6:g})"'
+        drawn.append(_text(f"{x if upright else x + 4:g}", top - 6, short(name, 14), "middle" if upright else "start", turn))
+    for i, name in enumerate(rows):
+        drawn.append(_text(f"{left - 6:g}", top + (i + 0.5) * cell + 4, short(name, 14), "end"))
+        for j, value in enumerate(values[i]):
+            if not value:
+                continue
+            x, y, dark = left + j * cell, top + i * cell, shade(shares[i][j])
+            told = f"{row_name}: {name}\n{col_name}: {cols[j]}\n{count(value)} ({shares[i][j]:.0%})"
+            box = f'x="{x:g}" y="{y:g}" width="{cell - 1}" height="{cell - 1}"'
+            ink = ""
+            if cell >= 30:
+                side = "over" if dark >= 0.7 else "under"
+                ink = _text(f"{x + cell / 2 - 0.5:g}", y + cell / 2 + 4, _brief(value), "middle", f' class="{side}"')
+            drawn.append(f'<g class="cell" data-tip="{text(told)}"><rect {box} fill-opacity="{dark:.2f}"/>{ink}</g>')
+    width, height = left + cell * len(cols), top + cell * len(rows)
+    size = f'width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" style="font-size:{letters}px"'
+    drawing = f'<div class="scroll">{svg(title, height, "".join(drawn), size)}</div>'
+    numbers = table([f"{row_name} \\ {col_name}", *cols], [[name, *line] for name, line in zip(rows, values)])
+    return figure(title, drawing, numbers, note, "", wide)
+
+
+def _brief(value: float) -> str:
+    """At most four letters, to fit a cell."""
+    return count(value).replace(",", "") if value < 1e4 else f"{value / 1e3:.0f}k" if value < 1e6 else f"{value / 1e6:.0f}M"
+
+
+SHAPES = ("M-3-3H3V3H-3Z", "M0-4L4 3H-4Z", "M0-4L4 0 0 4-4 0Z", "M-3.5-1.2H-1.2V-3.5H1.2V-1.2H3.5V1.2H1.2V3.5H-1.2V1.2H-3.5Z")
+
+
+def scatter(
+    title: str, x: Sequence[float], y: Sequence[float], kinds: Sequence[str], groups: Sequence[str], note: str = ""
+) -> str:
+    """Points in the plane; colour and shape tell the kind, two menus choose a kind and a group."""
+    order = list(dict.fromkeys(sorted(kinds)))
+    low, high = (min(x), min(y)), (max(x), max(y))
+    marks = ['<circle id="m0" r="3.2"/>'] + [f'<path id="m{i + 1}" d="{d}"/>' for i, d in enumerate(SHAPES)]
+    drawn = [f"<defs>{''.join(marks)}</defs>"]
+    for a, b, kind, group in zip(x, y, kinds, groups):
+        i = order.index(kind)
+        place = f'x="{2 + 96 * (a - low[0]) / ((high[0] - low[0]) or 1):.2f}%" y="{12 + 376 * (high[1] - b) / ((high[1] - low[1]) or 1):.1f}"'
+        tip = text(f"{kind}\n{group}")
+        shape = i // COLOURS % (len(SHAPES) + 1)
+        drawn.append(
+            f'<use href="#m{shape}" class="s{i % COLOURS} point" {place} data-tip="{tip}" data-kind="{text(kind)}" data-group="{text(group)}"/>'
+        )
+    menus = "".join(
+        f'<label>{head} <select data-choose="{key}"><option value="">all</option>'
+        + "".join(f"<option>{text(name)}</option>" for name in names)
+        + "</select></label>"
+        for head, key, names in (("Class", "kind", order), ("Party", "group", list(dict.fromkeys(groups))))
+    )
+    swatches = "".join(
+        f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" aria-hidden="true"><use href="#m{i // COLOURS % (len(SHAPES) + 1)}" '
+        f'class="s{i % COLOURS} point"/></svg>{text(short(name, 20))}</span>'
+        for i, name in enumerate(order)
+    )
+    counted = [[kind, sum(k == kind for k in kinds)] for kind in order]
+    controls = f'<div class="menus">{menus}</div><div class="key">{swatches}</div>'
+    return figure(title, svg(title, 400, "".join(drawn)), table(["class", "points drawn"], counted), note, controls, wide=True)
