@@ -34,6 +34,9 @@ KNOWN = {
     "Kyber768": (LWE(768, math.log2(3329), 1.0, 1.0, 768), 624, 1427, 182.2, 204.9),
 }
 
+# the row for 128 bits, ternary secret, of the HomomorphicEncryption.org standard (2018)
+HE_STANDARD = LWE(4096, 109, math.sqrt(2 / 3), 3.19)
+
 
 def log_delta(beta: float) -> float:
     """log2 of the root Hermite factor of BKZ with block size beta."""
@@ -119,6 +122,9 @@ def main() -> None:
         print(f"    primal: beta {beta}, d {d}: {bits}")
         beta, d, bits = dual(lwe)
         print(f"    dual:   beta {beta}, d {d}: core-SVP {bits:.1f}")
+
+    beta, d = primal(HE_STANDARD)
+    print(f"  for comparison, n = 4096, log2 q = 109: beta {beta}: core-SVP {core_svp(beta):.1f}, MATZOV {matzov(beta, d):.1f}")
 
     print("\nL, log2 t, flood bits, bits kept, error sigma, log2 distance of a 500 x 500 pair, log2 failure of one distance")
     for bits in (1024, 2048, 4096, 8192, 16384, 32768):

@@ -39,8 +39,9 @@ and nothing more of B_j. H itself with one's own rows tells much about the other
 threat model. Not covered: active cheating (a wrong key, a forged ciphertext) and timing (numpy is not constant-time).
 A secret serves one `encrypt` call: a new key and seed are drawn each time, so no mask is ever used twice.
 
-Memory: beside the messages themselves, 16 bytes x (512 points or 1024 columns) x (3584 + n_j) and a few copies, about
-200 MB for n_j = 500 (measured in docs/mlwe-parameters.md), whatever L and n_k.
+Memory beside the messages themselves: about 150 MB to encrypt, 80 bytes x 512 x (3584 + n_j) to evaluate (130 MB for
+n_j = 500), 60 MB to decrypt, and 2 to 6 bytes a distance in each of the last three. None of it grows with L.
+Threads: whatever BLAS uses; the result is exact, so it does not depend on them. One thread costs the least CPU time.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ EXACT = 1 << 53  # integers up to here are exact in float64
 MOST_BITS = 1 << 15  # T and R then fit 16 bits
 COLUMNS = 1024  # bit columns expanded from the seed at a time; part of the wire format, as each piece has its own stream
 POINTS = 512  # points of client k evaluated at a time
+VALUES = 1 << 18  # distances packed at a time
 LEAF = 128  # matrices of this side are multiplied as they are; larger ones are halved first
 FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
 
@@ -271,17 +273,23 @@ def combine(params: Params, share_j: dict, share_k: dict) -> np.ndarray:
     T, R = open_share(params, share_j), open_share(params, share_k)
     if T.shape != R.shape:
         raise Mistake(f"shares of {T.shape} and {R.shape} distances do not belong together: start the exchange again.")
-    h = (T.astype(np.int64) - R) & (params.t - 1)
+    h = T
+    h -= R  # wraps mod 2^16, and t divides that
+    h &= np.uint16(params.t - 1)
     if h.max() > params.bits:
         raise Mistake(f"two shares give a distance of {h.max()} between {params.bits} bits: start the exchange again.")
-    return h.astype(np.uint16)
+    return h
 
 
 def _share(params: Params, values: np.ndarray) -> dict:
     """Values mod t as a message, log_t bits each."""
     rows, columns = values.shape
-    words = np.ascontiguousarray(values & (params.t - 1)).astype("<u2").reshape(-1, 1).view(np.uint8)
-    packed = np.packbits(np.unpackbits(words, axis=1, bitorder="little")[:, : params.log_t], bitorder="little")
+    flat = np.ascontiguousarray(values).reshape(-1)
+    packed = np.empty(_share_bytes(params, rows * columns), np.uint8)
+    for some in _pieces(flat.size, VALUES):
+        words = (flat[some] & (params.t - 1)).astype("<u2")[:, None].view(np.uint8)
+        bits = np.unpackbits(words, axis=1, bitorder="little")[:, : params.log_t]
+        packed[_share_slice(params, some)] = np.packbits(bits, bitorder="little")
     return dict(rows=rows, columns=columns, values=packed)
 
 
@@ -290,12 +298,24 @@ def open_share(params: Params, share: dict) -> np.ndarray:
     rows, columns, packed = share.get("rows"), share.get("columns"), share.get("values")
     if not (_is_count(rows) and _is_count(columns)):
         raise Mistake(f"a share of {rows} x {columns} distances is not one: start the exchange again.")
-    count = rows * columns
-    _check_array("a share", packed, ((count * params.log_t + 7) // 8,))
-    bits = np.unpackbits(packed, count=count * params.log_t, bitorder="little").reshape(count, params.log_t)
-    padded = np.zeros((count, 16), np.uint8)
-    padded[:, : params.log_t] = bits
-    return np.packbits(padded, axis=1, bitorder="little").view("<u2").reshape(rows, columns)
+    _check_array("a share", packed, (_share_bytes(params, rows * columns),))
+    flat = np.empty(rows * columns, np.uint16)
+    for some in _pieces(flat.size, VALUES):
+        count = some.stop - some.start
+        padded = np.zeros((count, 16), np.uint8)
+        bits = np.unpackbits(packed[_share_slice(params, some)], count=count * params.log_t, bitorder="little")
+        padded[:, : params.log_t] = bits.reshape(count, params.log_t)
+        flat[some] = np.packbits(padded, axis=1, bitorder="little").view("<u2")[:, 0]
+    return flat.reshape(rows, columns)
+
+
+def _share_bytes(params: Params, count: int) -> int:
+    return (count * params.log_t + 7) // 8
+
+
+def _share_slice(params: Params, values: slice) -> slice:
+    """The bytes that hold these values: a piece begins at a whole byte, because VALUES is a multiple of eight."""
+    return slice(_share_bytes(params, values.start), _share_bytes(params, values.stop))
 
 
 # ---- bounds and sizes, derived in docs/mlwe-parameters.md ----
@@ -325,11 +345,10 @@ def failure(params: Params) -> float:
 def sizes(params: Params, points_j: int, points_k: int) -> dict[str, int]:
     """Bytes of one pair: `up` (once for all partners), `back`, and `server` (both shares)."""
     key = _blocks(params, points_j) * params.dimension
-    share = (points_j * points_k * params.log_t + 7) // 8
     return dict(
         up=SECRET_BYTES + 2 * LIMB_BYTES * (params.bits * points_j + key),
         back=points_k * (params.dimension + points_j) * params.kept // 8,
-        server=2 * share,
+        server=2 * _share_bytes(params, points_j * points_k),
     )
 
 
