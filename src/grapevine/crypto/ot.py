@@ -1,8 +1,9 @@
 """Secure Hamming distances from oblivious transfer: XCLP's OT variant (section 3.2, after SHADE), batched over IKNP.
 
-Naor and Pinkas 2001 for 128 base transfers, Ishai, Kilian, Nissim and Petrank 2003 to extend them, and one *correlated* transfer for each
-(point of k, bit) with a vector over all rows of j, so points·L transfers rather than rows·points·L. Pure arithmetic: a message is a dict of
-arrays, bytes and integers; `Sender` and `Receiver` go to and from plain dicts between messages.
+Naor and Pinkas 2001 for 128 base transfers, Ishai, Kilian, Nissim and Petrank 2003 to extend them, and one *correlated*
+transfer for each (point of k, bit) with a vector over all rows of j, so points·L transfers rather than rows·points·L. Pure
+arithmetic: a message is a dict of arrays, bytes and integers; `Sender` and `Receiver` go to and from plain dicts between
+messages.
 
     client j (Sender): bits y                         client k (Receiver): bits x                              server
                        <------------------ C, g^r ---  offer
@@ -13,34 +14,39 @@ arrays, bytes and integers; `Sender` and `Receiver` go to and from plain dicts b
     share              ---------------------------------------- J -------------------------------------------> distances
                                                        share --------------------- K ----------------------->  h = K - J mod t
 
-The arithmetic, modulo t = the least power of two above L: with bits x and y, x xor y = y + x(1 − 2y). Per transfer (p, l) and row i of j, the
-sender has a pad s, and k, whose choice is x_pl, gets s or s + (1 − 2y_il), not knowing which row says what. k's sums over l are
-K = Σ s + x(1 − 2y), j's are J = Σ s − Σ y, so K − J = h. s is H(q), the value for the other choice is masked with H(q xor Δ), and
-τ = s + (1 − 2y) − H(q xor Δ) is all that is sent: rows · bits(L) bits a transfer. IKNP gives k the row H(q xor x·Δ).
+The arithmetic, modulo t = the least power of two above L: with bits x and y, x xor y = y + x(1 − 2y). Per transfer (p, l) and
+row i of j, the sender has a pad s, and k, whose choice is x_pl, gets s or s + (1 − 2y_il), not knowing which row says what. k's
+sums over l are K = Σ s + x(1 − 2y), j's are J = Σ s − Σ y, so K − J = h. s is H(q), the value for the other choice is masked
+with H(q xor Δ), and τ = s + (1 − 2y) − H(q xor Δ) is all that is sent: rows · bits(L) bits a transfer. IKNP gives k the row H(q
+xor x·Δ).
 
-Numbers modulo t are held *bit-sliced*: plane b holds bit b of 64 rows in one word. Pads need no unpacking then, a wire vector is
-exactly bits(L) planes of rows bits, and additions are a ripple of and/xor over words. Bit 0 of a word is its lowest, words are little-endian.
+Numbers modulo t are held *bit-sliced*: plane b holds bit b of 64 rows in one word. Pads need no unpacking then, a wire vector
+is exactly bits(L) planes of rows bits, and additions are a ripple of and/xor over words. Bit 0 of a word is its lowest, words
+are little-endian.
 
-The hash H expands one 128-bit row to as many blocks as the vector takes. It is TMMO of Guo, Katz, Wang and Yu 2020 ("Efficient and secure
-multiparty computation from fixed-key block ciphers"): H(x, i) = π(π(x) xor i) xor π(x) with π = AES-128 under a public key, tweak
-i = (block, number of the transfer). The key is a new one for every session and chunk, so that tables made beforehand or for another chunk do not help.
+The hash H expands one 128-bit row to as many blocks as the vector takes. It is TMMO of Guo, Katz, Wang and Yu 2020 ("Efficient
+and secure multiparty computation from fixed-key block ciphers"): H(x, i) = π(π(x) xor i) xor π(x) with π = AES-128 under a
+public key, tweak i = (block, number of the transfer). The key is a new one for every session and chunk, so that tables made
+beforehand or for another chunk do not help.
 
-Threat model: honest-but-curious clients and server. **A malicious receiver is not covered**: plain IKNP has no consistency check. What each
-side learns:
+Threat model: honest-but-curious clients and server. **A malicious receiver is not covered**: plain IKNP has no consistency
+check. What each side learns:
 - client k: nothing of y. Of each pair of pads it can compute one.
 - client j: nothing of x. It sees u, masked with the seed it did not choose.
 - server: H (and the numbers of rows). J is uniform modulo t, K is J + H.
 - server with j, or server with k: what H and the colluding client's own bits give, no more.
-Assumptions: computational Diffie–Hellman in RFC 3526's 3072-bit group with HKDF-SHA256 as a random oracle (base transfers, y against k; j's
-choices are hidden unconditionally, PK_0 is uniform either way); AES-256-CTR and HKDF as pseudorandom generators (x against j); H tweakable
-correlation-robust, which holds for AES-128 as an ideal cipher up to about (blocks hashed in a chunk)·(AES calls of the attacker)/2^128.
+Assumptions. x against j: computational Diffie–Hellman in RFC 3526's 3072-bit group with HKDF-SHA256 as a random oracle (j cannot
+know both seeds of a pair), AES-256-CTR and HKDF as pseudorandom generators. y against k: Δ is hidden unconditionally in the base
+transfers (PK_0 is uniform either way), and H is tweakable correlation-robust, which holds for AES-128 as an ideal cipher up to
+about (blocks hashed in a chunk)·(AES calls of the attacker)/2^128.
 
-Exponents are full-length and computed with gmpy2 where it is installed, else with Python's own integers: same numbers, about 8 s instead of
-1 s for each side's base transfers. Neither is constant-time.
+Exponents are full-length and computed with gmpy2 where it is installed, else with Python's own integers: the same numbers, but
+about 10 s rather than 1.4 s of processor time on either side for the base transfers. Neither is constant-time.
 
-Cost is in bytes: 1.7 GB for 500 × 500 points of 4096 bits (`cost` says it beforehand). A chunk is at most CHUNK_BYTES of τ (or 64 transfers, where
-those take more); a side holds its sums (rows·points·bits(L)/8 bytes) and, for one chunk, at most about three times CHUNK_BYTES. Rows are sent in
-eights, transfers go by the point, so the client with more points should be the sender.
+Cost is in bytes: 1.7 GB for 500 × 500 points of 4096 bits (`cost` says it beforehand). A chunk is at most CHUNK_BYTES of τ (or
+64 transfers, where those take more); a side holds its sums (rows·points·bits(L)/8 bytes) and, for one chunk, at most about
+three times CHUNK_BYTES. Rows are sent in eights, transfers go by the point, so the client with more points should be the
+sender.
 """
 
 from __future__ import annotations
@@ -66,7 +72,17 @@ except ImportError:  # the same numbers, slower
         return pow(a, -1, m)
 
     def jacobi(a: int, m: int) -> int:
-        return 1 if pow(a, (m - 1) // 2, m) == 1 else -1
+        """The Jacobi symbol by quadratic reciprocity, for odd m: far cheaper than Euler's power."""
+        sign = 1
+        while a := a % m:
+            twos = (a & -a).bit_length() - 1
+            if twos % 2 and m % 8 in (3, 5):
+                sign = -sign
+            a >>= twos
+            if a % 4 == m % 4 == 3:
+                sign = -sign
+            a, m = m, a
+        return sign if m == 1 else 0
 
     mpz, powmod = int, pow
 
@@ -438,6 +454,10 @@ class Sender:
         self._keys, reply = base_choose(offer, self._delta_bits(), self.info)
         return reply
 
+    def take_keys(self, delta: bytes, keys: np.ndarray) -> None:
+        """The outcome of base transfers that were run earlier by `base_choose` with the bits of Δ as choices."""
+        self._delta, self._keys = delta, keys
+
     def _delta_bits(self) -> np.ndarray:
         return np.unpackbits(np.frombuffer(self._delta, np.uint8), bitorder="little")
 
@@ -497,6 +517,10 @@ class Receiver:
     def offer(self) -> dict[str, bytes]:
         self._secret, self._offer = base_offer()
         return self._offer
+
+    def take_offer(self, secret: bytes, offer: dict[str, bytes]) -> None:
+        """An offer made earlier by `base_offer`, before bits and partners were known."""
+        self._secret, self._offer = secret, offer
 
     def learn_keys(self, reply: dict[str, np.ndarray]) -> None:
         if not self._secret:

@@ -16,8 +16,8 @@ One plaintext holds one bit column of up to `slots` rows of j, each in a slot of
 Σx + 2 Σ_{x=0} y − Σ y. In ciphertexts that is P² / A with P the product of the columns where x = 0 and A of all columns, so
 one inverse a pack. k multiplies by (1 + rN) and by base^b, a fresh encryption of a mask r uniform in Z_N, and the server gets
 R = r − Σx·(1 in every used slot). (T − R) mod N is then exactly the packed distances, all of them in [0, L]: nothing
-negative, nothing carried from slot to slot. Subtraction comes before unpacking because r is a mask of the whole plaintext, not of a
-slot. Unused slots of the last pack get no Σx: otherwise the server would read the weight of x there.
+negative, nothing carried from slot to slot. Subtraction comes before unpacking because r masks the whole plaintext, not a slot.
+Unused slots of the last pack get no Σx: otherwise the server would read the weight of x there.
 
 Threat model: honest-but-curious clients and server; clients' identities pinned and the broadcast signed by other layers.
 What each side learns:
@@ -27,9 +27,9 @@ What each side learns:
   for one who factors N and takes discrete logarithms, as j nearly can.
 - server: H (and the numbers of rows). T and R alone are uniform in Z_N; together they are R and H.
 - server with j, or server with k: what H and the colluding client's own bits give, no more.
-Without the re-randomisation base^b, j, who knows the randomness of its own columns, recovers x. With columns randomised by
-arbitrary r^N but answers by powers of the base, j sees a coset that depends on x (Legendre symbols, for one). Therefore columns
-and answers both use powers of the one base, and the answers' exponents are the longer ones.
+Without the re-randomisation base^b, j, who knows the randomness of its own columns, tests any guess of x. With columns randomised
+by arbitrary r^N but answers by short powers of the base, it may still: the answer lies a short power away from one point that
+depends on x. Therefore columns and answers both use powers of the one base, and the answers' exponents are the longer ones.
 
 Assumptions, for y against k and the server:
 1. decisional composite residuosity (Paillier);
@@ -121,7 +121,7 @@ class Packing:
         """The first `used` slots of a plaintext; anything above them is not ours and raises."""
         if plain >> (used * self.width):
             raise Mistake(
-                f"a sum does not fit into the {used} slots it should fill: the two clients' messages do not belong together, run again"
+                f"a sum overflows the {used} slots it should fill: the two clients' messages do not belong together, run again"
             )
         data = np.frombuffer(int(plain).to_bytes(-(-used * self.width // 8), "little"), np.uint8)
         digits = np.unpackbits(data, bitorder="little")[: used * self.width].reshape(used, self.width)
@@ -389,7 +389,7 @@ def signed_products(columns: Sequence[int], bits: np.ndarray, public: PublicKey)
 
 
 def times(a: tuple[int, int], b: tuple[int, int], n: int) -> tuple[int, int]:
-    """(a0 + a1·N)(b0 + b1·N) modulo N², digits to base N, the low one first. The product of the high digits is a multiple of N²."""
+    """(a0 + a1·N)(b0 + b1·N) modulo N², digits to base N, the low one first. a1·b1 is a multiple of N²."""
     carry, low = divmod(a[0] * b[0], n)
     return low, (carry + a[0] * b[1] + a[1] * b[0]) % n
 
@@ -425,7 +425,7 @@ def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points:
 
 
 def cost(rows: int, points: int, L: int, key_bits: int = 3072) -> dict[str, int]:
-    """Bytes of each message for one pair of clients, before anything is computed. Columns are sent once, however many partners."""
+    """Bytes of each message for one pair of clients, before anything is computed. Columns are sent once for all partners."""
     packing, size = Packing(rows, L, key_bits), -(-key_bits // 8)
     sums = points * packing.packs * size
     return {"columns": (packing.packs * L * 2 + 3) * size, "masked": 2 * sums, "server": 2 * (sums + size)}
