@@ -1,4 +1,4 @@
-"""paillier: worked numbers, the homomorphism, equality with plain distances, and what each side sees, a protection taken out too."""
+"""paillier: worked numbers, the homomorphism, equality with plain distances, and what each side sees, also unprotected."""
 
 import math
 import random

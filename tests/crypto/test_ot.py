@@ -1,0 +1,513 @@
+"""ot: the group, both layers of transfers, the hash and the sliced sums each against a slow version, and what each side sees."""
+
+import importlib.util
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+from uniformity import LEVEL, looks_uniform
+
+from grapevine import wire
+from grapevine.crypto import ot
+from grapevine.crypto.ot import Hash, Plan, Receiver, Sender
+from grapevine.crypto.stream import context, hkdf
+from grapevine.errors import Mistake
+
+INFO = b"session, round, roster, ids"
+
+
+def random_bits(n, length, seed=0):
+    return np.random.default_rng([seed, n, length]).integers(0, 2, (n, length), dtype=np.uint8)
+
+
+def plain_distances(y, x):
+    return (y[:, None, :] != x[None, :, :]).sum(axis=2)
+
+
+def send(message):
+    return wire.decode(wire.encode(message))
+
+
+@pytest.fixture(scope="module")
+def base():
+    """One real run of the base transfers, every message and state through the codec: the two sides' states."""
+    j, k = Sender(random_bits(1, 1), 1, INFO), Receiver(random_bits(1, 1), 1, INFO)
+    reply = j.choose(send(k.offer()))
+    k = Receiver.from_dict(send(k.to_dict()))
+    k.learn_keys(send(reply))
+    return j.to_dict(), k.to_dict()
+
+
+def sides(base, y, x, chunk_bytes=ot.CHUNK_BYTES):
+    """A sender and a receiver that have the base transfers behind them. Tests share one run of these; parties never do."""
+    j, k = Sender(y, len(x), INFO, chunk_bytes), Receiver(x, len(y), INFO, chunk_bytes)
+    j = j.to_dict() | {name: base[0][name] for name in ("delta", "keys")}
+    k = k.to_dict() | {name: base[1][name] for name in ("keys", "offer", "secret")}
+    return Sender.from_dict(j), Receiver.from_dict(k)
+
+
+def run(base, y, x, chunk_bytes=ot.CHUNK_BYTES):
+    """All chunks, a fresh object for every message: H, the two shares, and the messages."""
+    j, k = sides(base, y, x, chunk_bytes)
+    seen = []
+    for chunk in range(j.plan.chunks):
+        request = send(k.request(chunk))
+        j = Sender.from_dict(send(j.to_dict()))
+        reply = send(j.transfer(request))
+        k = Receiver.from_dict(send(k.to_dict()))
+        k.receive(reply)
+        seen.append((request, reply))
+    J, K = send(j.share()), send(k.share())
+    return ot.distances(J, K, len(y), len(x), y.shape[1]), J["share"], K["share"], seen
+
+
+# ------------------------------------------------------------------------------------------------------------- the group
+
+
+def floor_of_pi_times_two_to_the(bits):
+    """Machin's formula in integers: π = 16 arctan(1/5) − 4 arctan(1/239), with 64 bits to spare."""
+
+    def arctan_of_inverse(n):
+        total, term, k = 0, (1 << (bits + 64)) // n, 0
+        while term:
+            total += (-1) ** k * (term // (2 * k + 1))
+            term //= n * n
+            k += 1
+        return total
+
+    return (16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) >> 64
+
+
+def test_prime_of_rfc_3526():
+    # "The prime is: 2^3072 - 2^3008 - 1 + 2^64 * { [2^2942 pi] + 1690314 }. The generator is: 2."
+    assert ot.PRIME == 2**3072 - 2**3008 - 1 + 2**64 * (floor_of_pi_times_two_to_the(2942) + 1690314)
+    assert ot.GENERATOR == 2
+
+
+def test_prime_is_safe_and_two_generates_the_squares():
+    gmpy2 = pytest.importorskip("gmpy2")
+    assert gmpy2.is_prime(ot.PRIME) and gmpy2.is_prime(ot.ORDER) and ot.PRIME == 2 * ot.ORDER + 1
+    assert pow(ot.GENERATOR, ot.ORDER, ot.PRIME) == 1  # the order is prime and 2 is not 1
+
+
+def test_elements_outside_the_group_are_refused():
+    size = ot.ELEMENT
+    minus_four = ot.PRIME - 4  # -1 is no square modulo a prime that is 3 modulo 4
+    bad = [v.to_bytes(size, "big") for v in (0, 1, ot.PRIME - 1, ot.PRIME, ot.PRIME + 4, minus_four)]
+    for data in [*bad, b"", bytes(size - 1), 4, (4).to_bytes(size + 1, "big")]:
+        with pytest.raises(Mistake):
+            ot._element(data, "an element")
+    assert ot._element((4).to_bytes(size, "big"), "an element") == 4
+
+
+def without_gmpy2(monkeypatch):
+    """A second copy of the module, as it is where gmpy2 is not installed."""
+    monkeypatch.setitem(sys.modules, "gmpy2", None)
+    spec = importlib.util.spec_from_file_location("grapevine.crypto.ot_without_gmpy2", ot.__file__)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_python_integers_do_the_same(monkeypatch):
+    slow = without_gmpy2(monkeypatch)
+    assert slow.mpz is int
+    # Euler's criterion for primes, and a composite: (a/15) = (a/3)(a/5).
+    for a in range(13):
+        assert slow.jacobi(a, 13) == {0: 0, 1: 1, 12: -1}[pow(a, 6, 13)]
+        assert slow.jacobi(a, 15) == slow.jacobi(a, 3) * slow.jacobi(a, 5)
+    for a in (2, 3, 5, 12345678901234567890, ot.PRIME - 1, ot.PRIME - 4):
+        assert slow.jacobi(a, ot.PRIME) == (1 if pow(a, ot.ORDER, ot.PRIME) == 1 else -1)
+    assert slow.invert(7, ot.PRIME) * 7 % ot.PRIME == 1 and slow.powmod(3, 4, 80) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- base transfers
+
+
+def test_the_receiver_has_the_chosen_key_and_not_the_other(base):
+    choices = np.unpackbits(np.frombuffer(base[0]["delta"], np.uint8), bitorder="little")
+    known, (zero, one) = base[0]["keys"], base[1]["keys"]
+    assert (known == np.where(choices[:, None], one, zero)).all()
+    assert (known != np.where(choices[:, None], zero, one)).any(axis=1).all()
+    assert len({key.tobytes() for key in (*zero, *one)}) == 256 and known.shape == (128, 32)
+    assert 20 < choices.sum() < 108  # Δ is drawn: 7.8 standard deviations either way
+
+
+def test_the_other_key_needs_a_power_that_the_receiver_lacks(monkeypatch):
+    """By hand in the group: PK_0·PK_1 = C, and the keys come from PK_0^r and PK_1^r."""
+    monkeypatch.setattr(ot, "SECURITY", 2)
+    r, offer = ot.base_offer()
+    keys, reply = ot.base_choose(offer, np.array([0, 1]), INFO)
+    exponent, c = int.from_bytes(r, "big"), int.from_bytes(offer["c"], "big")
+    assert int.from_bytes(offer["gr"], "big") == pow(2, exponent, ot.PRIME)
+    for index in (0, 1):
+        pk_0 = int.from_bytes(reply["pk"][index].tobytes(), "big")
+        pair = pk_0, c * pow(pk_0, -1, ot.PRIME) % ot.PRIME
+        what = context(
+            "naor-pinkas", index=index, choice=index, c=offer["c"], gr=offer["gr"], pk=reply["pk"][index].tobytes(), info=INFO
+        )
+        mine = pow(pair[index], exponent, ot.PRIME).to_bytes(ot.ELEMENT, "big")
+        assert hkdf(mine, what) == keys[index].tobytes()
+    # Another session's context gives other keys from the same numbers.
+    same, _ = ot.base_keys(r, offer, reply, INFO)
+    other, _ = ot.base_keys(r, offer, reply, b"another session")
+    assert (same[0] == keys[0]).all() and (other[0] != keys[0]).any()
+
+
+# ------------------------------------------------------------------------------------------------------------- extension
+
+
+@pytest.mark.parametrize("words", [1, 3])
+def test_transpose(words):
+    matrix = np.random.default_rng(words).integers(0, 2**64, (128, words), dtype=np.uint64)
+    bits = np.unpackbits(matrix.view(np.uint8), axis=1, bitorder="little")
+    out = ot.transpose(matrix)
+    assert (np.unpackbits(out.view(np.uint8), axis=1, bitorder="little") == bits.T).all()
+
+
+@pytest.mark.parametrize("points, length", [(1, 1), (3, 43), (2, 64), (5, 100)])
+def test_sender_s_line_is_the_receiver_s_xor_choice_times_delta(base, points, length):
+    x = random_bits(points, length)
+    j, k = sides(base, random_bits(2, length), x)
+    q, t = j.lines(0, k.request(0)["u"]), k.lines(0)
+    delta = np.frombuffer(base[0]["delta"], np.uint64)
+    count = points * length
+    assert (q[:count] == (t[:count] ^ x.reshape(-1, 1).astype(np.uint64) * delta)).all()
+    assert len({line.tobytes() for line in t[:count]}) == count
+
+
+def test_chunks_use_new_randomness(base):
+    j, k = sides(base, random_bits(1, 64), random_bits(2, 64), chunk_bytes=1)
+    assert (k.lines(0) != k.lines(1)).any(axis=1).all()
+
+
+def test_u_is_uniform_and_is_the_choices_when_both_seeds_agree(base):
+    x = np.ones((8, 2048), np.uint8)
+    _, k = sides(base, random_bits(1, 2048), x)
+    assert looks_uniform(k.request(0)["u"].reshape(-1))
+    k._keys = np.stack([k._keys[0], k._keys[0]])
+    assert (k.request(0)["u"] == 255).all()
+
+
+# ------------------------------------------------------------------------------------------------------------------ hash
+
+
+def test_hash_is_tmmo_block_by_block():
+    lines = np.random.default_rng(3).integers(0, 2**64, (5, 2), dtype=np.uint64)
+    key = hkdf(INFO, context("tmmo", chunk=4), 16)
+
+    def permute(block):
+        cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+        return int.from_bytes(cipher.update(block.to_bytes(16, "little")) + cipher.finalize(), "little")
+
+    out = Hash(INFO, 4, 3)(lines, 1000)
+    assert out.shape == (5, 6)
+    for number, line in enumerate(lines):
+        inner = permute(int.from_bytes(line.tobytes(), "little"))
+        for block in range(3):
+            tweak = block + ((1000 + number) << 64)
+            slow = permute(inner ^ tweak) ^ inner
+            assert out[number, 2 * block : 2 * block + 2].tobytes() == slow.to_bytes(16, "little")
+
+
+def test_equal_lines_hash_apart_by_number_block_chunk_and_session():
+    line = np.ones((2, 2), np.uint64)
+    out = Hash(INFO, 0, 2)(line, 0)
+    others = [Hash(INFO, 1, 2)(line, 0), Hash(b"other", 0, 2)(line, 0)]
+    blocks = [block.tobytes() for one in (out, *others) for block in one.reshape(-1, 2)]
+    assert len(set(blocks)) == 12
+
+
+# ------------------------------------------------------------------------------------------------------------ sliced sums
+
+
+def to_planes(values, width, words):
+    """Numbers (count, rows) to bit-sliced words (count, width·words), bit by bit."""
+    out = np.zeros((len(values), width, words), np.uint64)
+    for (line, row), value in np.ndenumerate(values):
+        for bit in range(width):
+            out[line, bit, row // 64] |= np.uint64((int(value) >> bit & 1) << (row % 64))
+    return out.reshape(len(values), width * words)
+
+
+def test_slices():
+    bits = random_bits(70, 5)
+    assert (ot.slice_bits(bits, 2) == to_planes(bits.T, 1, 2)).all()
+    values = np.random.default_rng(1).integers(0, 2**13, (3, 70))
+    assert (ot.unslice(to_planes(values, 13, 2).reshape(3, 13, 2), 70) == values).all()
+
+
+@pytest.mark.parametrize("rows, length", [(1, 1), (3, 4), (70, 4), (130, 5000)])
+@pytest.mark.parametrize("pads", ["random", "nought", "full"])
+def test_sums_and_wire_are_right_modulo_t(rows, length, pads):
+    """Nought and full pads make every addition wrap around or borrow through all bits."""
+    plan = Plan(rows, 2, length)
+    count, t = min(2 * length, 40), 2**plan.width
+    rng = np.random.default_rng(5)
+    draw = {"random": lambda: rng.integers(0, t, (count, rows)), "nought": lambda: np.zeros((count, rows), int)}
+    draw["full"] = lambda: np.full((count, rows), t - 1)
+    s, others = draw[pads](), rng.integers(0, t, (count, rows))
+    y, x = random_bits(rows, length), random_bits(1, count)[0]
+    first = 2 * length - count
+    sums, tau = plan.no_sums(), np.zeros((count, plan.width, plan.plane_bytes), np.uint8)
+    in_planes = [to_planes(v, plan.width, plan.words) for v in (s, others)]
+    ot._send(*in_planes, ot.slice_bits(y, plan.words), first, sums, tau)
+
+    point, column = np.divmod(first + np.arange(count), length)
+    delta = 1 - 2 * y.T[column].astype(int)
+    expected = (s + delta - others) % t
+    sent = np.zeros((count, plan.width, 8 * plan.words), np.uint8)
+    sent[:, :, : plan.plane_bytes] = tau
+    assert (ot.unslice(sent.view(np.uint64), rows) == expected).all()
+    assert all((ot.unslice(sums, rows)[p] == s[point == p].sum(axis=0) % t).all() for p in (0, 1))
+
+    # k's pad is s where its choice is 0 and the other where it is 1; it ends with s + x(1 − 2y).
+    sums = plan.no_sums()
+    mine = to_planes(np.where(x[:, None], others, s), plan.width, plan.words)
+    ot._receive(mine, x, first, length, sums, tau)
+    got = (s + x[:, None] * delta) % t
+    assert all((ot.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
+
+
+# ---------------------------------------------------------------------------------------------------- equality with plain
+
+
+@pytest.mark.parametrize(
+    "rows, points, length, chunk_bytes",
+    [
+        (1, 1, 1, 1),
+        (1, 1, 13, ot.CHUNK_BYTES),
+        (1, 7, 100, 1),
+        (70, 3, 100, 10_000),
+        (9, 20, 33, 1),
+        (130, 5, 257, 50_000),
+        (64, 2, 4096, 1 << 20),
+        (600, 3, 64, ot.CHUNK_BYTES),
+    ],
+)
+def test_equals_plain(base, rows, points, length, chunk_bytes):
+    y, x = random_bits(rows, length, 1), random_bits(points, length, 2)
+    H, J, K, seen = run(base, y, x, chunk_bytes)
+    assert (H == plain_distances(y, x)).all() and H.shape == (rows, points)
+    assert len(seen) == ot.cost(rows, points, length, chunk_bytes)["chunks"]
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 64])
+def test_distances_of_nought_and_of_all(base, length):
+    # 8 and 64 are their own trap: modulo L, a distance of L would be one of nought.
+    y = np.concatenate([random_bits(4, length), np.zeros((1, length), np.uint8), np.ones((1, length), np.uint8)])
+    x = np.concatenate([y, 1 - y])
+    H = run(base, y, x)[0]
+    assert (H == plain_distances(y, x)).all() and H.max() == length and H.min() == 0
+
+
+def test_more_than_sixteen_bits(base):
+    y, x = random_bits(2, 70_000, 1), random_bits(1, 70_000, 2)
+    H, J, _, _ = run(base, y, x)
+    assert (H == plain_distances(y, x)).all() and J.dtype == np.uint32
+
+
+def test_cost_is_what_is_sent(base):
+    y, x = random_bits(70, 100, 1), random_bits(9, 100, 2)
+    _, J, K, seen = run(base, y, x, 20_000)
+    cost = ot.cost(70, 9, 100, 20_000)
+    assert cost["u"] == sum(request["u"].nbytes for request, _ in seen)
+    assert cost["tau"] == sum(reply["tau"].nbytes for _, reply in seen) and len(seen) == cost["chunks"] > 1
+    assert cost["server"] == J.nbytes + K.nbytes
+    assert cost["base"] == sum(len(part) for part in base[1]["offer"].values()) + 128 * ot.ELEMENT
+
+
+def test_reference_size_has_the_stated_bytes():
+    cost = ot.cost(500, 500, 4096)
+    assert abs(cost["tau"] / 1.66e9 - 1) < 0.1 and abs(cost["u"] / 33e6 - 1) < 0.1
+    # A chunk is what it says, however many rows: never more than the bound or 64 transfers.
+    for rows in (1, 500, 10**6):
+        plan = Plan(rows, 3, 4096)
+        assert np.prod(plan.tau_shape(0)) <= max(ot.CHUNK_BYTES, 64 * plan.width * plan.plane_bytes)
+
+
+@pytest.mark.parametrize("rows, points", [(1, 300), (400, 5)])
+def test_memory_stays_below_its_bound(base, rows, points):
+    y, x = random_bits(rows, 1000, 1), random_bits(points, 1000, 2)
+    chunk_bytes = 1 << 20
+    j, k = sides(base, y, x, chunk_bytes)
+    assert j.plan.chunks >= 2
+    request = k.request(0)
+    tracemalloc.start()
+    try:
+        reply = j.transfer(request)
+        sender = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        k.receive(reply)
+        receiver = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    bound = ot.cost(rows, points, 1000, chunk_bytes)["memory"]
+    assert max(sender, receiver) < bound
+
+
+# ------------------------------------------------------------------------------------------------------ what each side sees
+
+
+def uniform_bits(values, width):
+    """Chi-square over all 2^width values."""
+    assert values.size >= 10 * 2**width
+    return stats.chisquare(np.bincount(values.reshape(-1), minlength=2**width)).pvalue > LEVEL
+
+
+def test_shares_are_uniform_and_their_difference_is_the_distance(base):
+    # All rows alike and all points alike: only the pads can spread the shares over Z_256.
+    y, x = np.ones((64, 128), np.uint8), np.zeros((64, 128), np.uint8)
+    H, J, K, _ = run(base, y, x)
+    assert (H == 128).all() and uniform_bits(J, 8) and uniform_bits(K, 8)
+
+
+def test_shares_are_not_uniform_without_pads(base, monkeypatch):
+    monkeypatch.setattr(Hash, "__call__", lambda self, lines, first: np.zeros((len(lines), 2 * self.blocks), np.uint64))
+    y, x = random_bits(64, 128), random_bits(64, 128)
+    H, J, K, _ = run(base, y, x)
+    assert (H == plain_distances(y, x)).all()  # still right, and still wrong to send
+    assert not uniform_bits(J, 8) and not uniform_bits(K, 8)
+    assert (J == -y.sum(axis=1, dtype=int) % 256).all()  # the weights of j's rows, in the clear
+
+
+def test_tau_is_uniform_for_either_choice(base):
+    for x in (np.zeros((20, 40), np.uint8), np.ones((20, 40), np.uint8)):
+        seen = run(base, np.ones((64, 40), np.uint8), x)[3]
+        assert looks_uniform(np.concatenate([reply["tau"].reshape(-1) for _, reply in seen]))
+
+
+def test_tau_shows_the_bits_when_delta_is_nought(base):
+    """Then both pads are one, and τ is 1 − 2y: its bits above the lowest are y."""
+    j, k = base
+    no_delta = j | {"delta": bytes(16), "keys": k["keys"][0]}
+    y, x = random_bits(64, 40, 3), random_bits(2, 40, 4)
+    H, _, _, seen = run((no_delta, k), y, x)
+    tau = np.unpackbits(seen[0][1]["tau"], axis=2, bitorder="little")
+    assert (H == plain_distances(y, x)).all()
+    assert (tau[:, 0] == 1).all() and (tau[:40, 1:] == y.T[:, None, :]).all()
+    # With a Δ they are not.
+    tau = np.unpackbits(run(base, y, x)[3][0][1]["tau"], axis=2, bitorder="little")
+    assert 0.4 < (tau[:40, 1] == y.T).mean() < 0.6
+
+
+def test_what_k_computes_from_tau_is_uniform_for_either_choice(base):
+    """s and s + (1 − 2y), with y all ones: k's sums over one bit."""
+    for choice in (0, 1):
+        y, x = np.ones((64, 1), np.uint8), np.full((200, 1), choice, np.uint8)
+        K = run(base, y, x)[2]
+        assert uniform_bits(K, 1)
+
+
+def test_repr_shows_no_secret(base):
+    j, k = sides(base, random_bits(2, 8), random_bits(3, 8))
+    for side, secret in ((j, base[0]["delta"]), (k, base[1]["keys"][0, 0].tobytes())):
+        assert "hidden" in repr(side) and secret.hex() not in repr(side) and str(secret) not in repr(side)
+
+
+def test_delta_is_new_every_time(base):
+    j = Sender(random_bits(1, 1), 1, INFO)
+    pk = j.choose(base[1]["offer"])["pk"]
+    assert j.to_dict()["delta"] != base[0]["delta"] and (j.to_dict()["keys"] != base[0]["keys"]).any(axis=1).all()
+    assert len({key.tobytes() for key in pk}) == 128
+
+
+# ------------------------------------------------------------------------------------------------------------- bad messages
+
+
+def test_broken_requests_are_refused(base):
+    j, k = sides(base, random_bits(3, 20), random_bits(4, 20))
+    request = k.request(0)
+    u = request["u"]
+    for wrong in (
+        {},
+        {"chunk": 0},
+        request | {"chunk": 1},
+        request | {"chunk": -1},
+        request | {"chunk": "0"},
+        request | {"chunk": False},
+        request | {"u": u[:127]},
+        request | {"u": u[:, :-1]},
+        request | {"u": u.astype(np.uint16)},
+        request | {"u": u.tobytes()},
+    ):
+        with pytest.raises(Mistake):
+            j.transfer(wrong)
+    reply = j.transfer(request)
+    with pytest.raises(Mistake, match="chunk 0 where chunk 1 of 1 is due"):
+        j.transfer(request)
+    tau = reply["tau"]
+    for wrong in ({}, reply | {"chunk": 1}, reply | {"tau": tau[1:]}, reply | {"tau": tau.astype(np.int8)}, reply | {"tau": b""}):
+        with pytest.raises(Mistake):
+            k.receive(wrong)
+    with pytest.raises(Mistake, match="after 0 of 1 chunks"):
+        k.share()
+    k.receive(reply)
+    J, K = j.share(), k.share()
+    for wrong in ({}, {"share": K["share"][:1]}, {"share": K["share"].astype(int)}, {"share": K["share"] | 1 << 5}):
+        with pytest.raises(Mistake):
+            ot.distances(J, wrong, 3, 4, 20)
+    with pytest.raises(Mistake, match="no distances among 20 bits"):
+        ot.distances(J, {"share": (J["share"] + 21) % 32}, 3, 4, 20)
+
+
+def test_broken_base_transfers_are_refused(base):
+    offer, state = base[1]["offer"], base[1]
+    j = Sender(random_bits(1, 1), 1, INFO)
+    for wrong in ({}, {"c": offer["c"]}, offer | {"c": bytes(384)}, offer | {"gr": offer["gr"][:-1]}):
+        with pytest.raises(Mistake):
+            j.choose(wrong)
+    with pytest.raises(Mistake, match="start with its offer"):
+        j.transfer({"chunk": 0, "u": np.zeros((128, 8), np.uint8)})
+    k = Receiver(random_bits(1, 1), 1, INFO)
+    with pytest.raises(Mistake, match="before the base transfers"):
+        k.request(0)
+    with pytest.raises(Mistake, match="did not offer"):
+        k.learn_keys({"pk": np.zeros((128, 384), np.uint8)})
+    k = Receiver.from_dict(state | {"secret": (5).to_bytes(384, "big")})
+    for wrong in ({}, {"pk": np.zeros((128, 384), np.uint8)}, {"pk": np.zeros((127, 384), np.uint8)}, {"pk": b""}):
+        with pytest.raises(Mistake):
+            k.learn_keys(wrong)
+
+
+def test_r_is_forgotten_once_it_is_used(base):
+    assert base[1]["secret"] == b""
+
+
+@pytest.mark.parametrize("points", [0, -1, True, 2.0])
+def test_numbers_of_points_are_checked(points):
+    with pytest.raises(Mistake, match="should be 1 or more"):
+        Sender(random_bits(2, 8), points, INFO)
+    with pytest.raises(Mistake, match="should be 1 or more"):
+        Receiver(random_bits(2, 8), points, INFO)
+
+
+# ------------------------------------------------------------------------------------------------------------------ full size
+
+
+@pytest.mark.slow
+def test_reference_size(base):
+    y, x = random_bits(500, 4096, 1), random_bits(500, 4096, 2)
+    j, k = sides(base, y, x)
+    for chunk in range(j.plan.chunks):
+        k.receive(j.transfer(k.request(chunk)))
+    H = ot.distances(j.share(), k.share(), 500, 500, 4096)
+    sign_y, sign_x = 1.0 - 2.0 * y, 1.0 - 2.0 * x
+    assert (H == (4096 - sign_y @ sign_x.T) / 2).all()
+
+
+@pytest.mark.slow
+def test_base_transfers_without_gmpy2(monkeypatch):
+    slow = without_gmpy2(monkeypatch)
+    r, offer = slow.base_offer()
+    choices = random_bits(1, ot.SECURITY)[0]
+    known, reply = slow.base_choose(offer, choices, INFO)
+    zero, one = slow.base_keys(r, offer, reply, INFO)
+    assert (known == np.where(choices[:, None], one, zero)).all()
+    # The same numbers with gmpy2.
+    fast = ot.base_keys(r, offer, reply, INFO)
+    assert (fast[0] == zero).all() and (fast[1] == one).all()
