@@ -95,6 +95,13 @@ def test_contexts_of_different_uses_differ():
     assert len(drawn) == len(uses)
 
 
+def test_a_value_cannot_pass_for_the_next_part():
+    """A name or a value that is written to look like what would follow it."""
+    for tail in (b"\0\0\0\x01bby", b"\0\0\0\x01bb\0\0\0\x01y"):
+        assert context("m", a=b"x" + tail) != context("m", a=b"x", b=b"y")
+    assert context("m", a="x") != context("m\0\0\0\x01as\0\0\0\x01x")
+
+
 def test_a_context_does_not_depend_on_order_or_on_the_kind_of_integer():
     assert context("x", a=3, b="y") == context("x", b="y", a=np.int64(3))
 
