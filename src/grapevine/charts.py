@@ -16,7 +16,8 @@ from typing import Any
 from grapevine.page import COLOURS, text
 
 MOST_TABLE_ROWS = 500
-NAMES, BARS = 26, 54  # percent of the width for the names beside bars, and for the bars; the rest is for the numbers
+LONGEST = 15  # letters of a name beside a bar
+NUMBERS = 19  # percent of the width for the numbers behind bars
 LINE = 15  # pixels between lines of small text
 
 MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
@@ -53,12 +54,15 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], more: str = "") -
     kind = [" class=n" if r else "" for r in right]
     head = "".join(f'<th scope="col"{k}>{text(name)}</th>' for name, k in zip(heads, kind))
     body = "".join(
-        "<tr>" + "".join(f"<td{k}>{text(_shown(value))}</td>" for value, k in zip(row, kind)) + "</tr>"
-        for row in rows[:MOST_TABLE_ROWS]
+        "<tr>" + "".join(_cell(_shown(value), k) for value, k in zip(row, kind)) + "</tr>" for row in rows[:MOST_TABLE_ROWS]
     )
     left = len(rows) - MOST_TABLE_ROWS
     rest = f"<p>… and {count(left)} more lines{text(more and f', in {more}')}.</p>" if left > 0 else ""
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{rest}'
+
+
+def _cell(shown: str, kind: str) -> str:
+    return f"<td{' class=long' if len(shown) > 40 else kind}>{text(shown)}</td>"
 
 
 def _is_number(value: Any) -> bool:
@@ -129,7 +133,7 @@ class _Plane:
 
     def __init__(self, x: Sequence[float], y: Sequence[float], height: int = 230):
         self.x, self.y, self.height = x, y, height
-        self.top, self.left, self.wide = 20, 1.5, 97.0
+        self.top, self.left, self.wide = 20, 9.0, 89.5  # the left is for the labels of the grid lines
 
     def across(self, value: float) -> float:
         return self.left + self.wide * (value - self.x[0]) / ((self.x[-1] - self.x[0]) or 1)
@@ -148,9 +152,9 @@ class _Plane:
 
     def x_labels(self, values: Sequence[float], x_format: Format, x_name: str) -> str:
         labels = []
-        for i, value in enumerate(values):
-            anchor = "start" if i == 0 else "end" if i == len(values) - 1 else "middle"
-            labels.append(_text(f"{_number(self.across(value))}%", self.height + LINE, x_format(value), anchor))
+        for value in values:
+            x = self.across(value)
+            labels.append(_text(f"{_number(x)}%", self.height + LINE, x_format(value), "end" if x > 96 else "middle"))
         return "".join(labels) + _text("50%", self.height + 2 * LINE + 2, x_name, "middle", ' class="axis"')
 
     @property
@@ -183,7 +187,7 @@ def line(
         drawn.append(_text(f"{place}%", plane.height - 8, mark[1], "end" if late else "start", side))
     for i, values in enumerate(series.values()):
         drawn.append(_path(plane, x, values, i))
-    drawn.append(_hits(plane, x, series, f"{x_name} ", x_format, y_format))
+    drawn.append(_hits(plane, x, series, x_name, x_format, y_format))
     rows = [[x_format(a), *(None if v[i] is None else y_format(v[i]) for v in series.values())] for i, a in enumerate(x)]
     numbers = table([x_name, *series], rows, "history.jsonl")
     return figure(title, svg(title, plane.full_height, "".join(drawn)), numbers, note, legend(list(series)), wide)
@@ -211,13 +215,14 @@ def _path(plane: _Plane, x: Sequence[float], values: Sequence[float | None], i: 
 def _hits(plane: _Plane, x: Sequence[float], series: dict, x_name: str, x_format: Format, y_format: Format) -> str:
     """An unseen column around each x, which shows a guide and tells the values there."""
     places = [plane.across(a) for a in x]
-    edges = [0.0, *((a + b) / 2 for a, b in zip(places, places[1:])), 100.0]
+    edges = [plane.left - 1.5, *((a + b) / 2 for a, b in zip(places, places[1:])), 100.0]
     out = []
     for i, a in enumerate(x):
-        told = [f"{x_name}{x_format(a)}"] + [f"{name}: {y_format(v[i])}" for name, v in series.items() if v[i] is not None]
+        told = [f"{x_name}: {x_format(a)}"] + [f"{name}: {y_format(v[i])}" for name, v in series.items() if v[i] is not None]
         at, begin, wide = _number(places[i]), _number(edges[i]), _number(edges[i + 1] - edges[i])
         out.append(
-            f'<g class="hit" data-tip="{text(chr(10).join(told))}"><rect x="{begin}%" y="0" width="{wide}%" height="{plane.height}"/>'
+            f'<g class="hit" data-tip="{text(chr(10).join(told))}">'
+            f'<rect x="{begin}%" y="0" width="{wide}%" height="{plane.height}"/>'
             f'<line x1="{at}%" x2="{at}%" y1="{plane.top}" y2="{plane.height}"/></g>'
         )
     return "".join(out)
@@ -232,15 +237,13 @@ def columns(
     y_name: str,
     x_labels: Sequence[tuple[float, str]],
     note: str = "",
-    marks: Sequence[float | None] | None = None,
     top: float | None = None,
     wide: bool = False,
     height: int = 200,
 ) -> str:
-    """Upright bars side by side. `x_labels` are (place in bars, word); `marks` are strokes to compare each bar with."""
+    """Upright bars side by side. `x_labels` are (place in bars, word)."""
     n = len(values)
-    highest = max([*values, *(m for m in marks or () if m is not None)], default=0) or 1
-    plane = _Plane([0, n], ticks(0, highest if top is None else top), height)
+    plane = _Plane([0, n], ticks(0, top or max(values, default=0) or 1), height)
     gap = 0.16 if n <= 60 else 0.0
     drawn = [plane.grid(y_format)]
     for i, value in enumerate(values):
@@ -248,20 +251,12 @@ def columns(
         width = plane.wide * (1 - gap) / n
         box = f'x="{_number(begin)}%" width="{width:.3f}%"'
         told = f"{names[i]}\n{y_name}: {y_format(value)}"
-        if marks and marks[i] is not None:
-            told += f"\nshould be: {y_format(marks[i])}"
         bar = f'<rect class="s0 bar" {box} y="{y:.1f}" height="{plane.height - y:.1f}"/>'
-        stroke = ""
-        if marks and marks[i] is not None:
-            at = plane.down(marks[i])
-            stroke = f'<line class="aim" x1="{_number(begin)}%" x2="{begin + width:.2f}%" y1="{at:.1f}" y2="{at:.1f}"/>'
         hit = f'<rect {box} y="0" height="{plane.height}"/>'
-        drawn.append(f'<g class="hit" data-tip="{text(told)}">{hit}{bar}{stroke}</g>')
+        drawn.append(f'<g class="hit" data-tip="{text(told)}">{hit}{bar}</g>')
     drawn.append(plane.x_labels([place for place, _ in x_labels], lambda place: dict(x_labels)[place], x_name))
-    heads, rows = [x_name, y_name], [[name, y_format(value)] for name, value in zip(names, values)]
-    if marks:
-        heads, rows = [*heads, "should be"], [[*row, None if m is None else y_format(m)] for row, m in zip(rows, marks)]
-    return figure(title, svg(title, plane.full_height, "".join(drawn)), table(heads, rows, "result.json"), note, "", wide)
+    behind = table([x_name, y_name], [[name, y_format(value)] for name, value in zip(names, values)], "result.json")
+    return figure(title, svg(title, plane.full_height, "".join(drawn)), behind, note, "", wide)
 
 
 def bars(
@@ -282,17 +277,18 @@ def bars(
     sums = [sum(v[i] or 0 for v in parts.values()) for i in range(len(names))]
     seen = [v for values in parts.values() for v in values if v is not None] if beside else sums
     longest = most or max(seen, default=0) or 1
+    start = 2.0 + 1.9 * max((len(short(name, LONGEST)) for name in names), default=0)  # percent: the names fit on a phone
     drawn = []
     for i, name in enumerate(names):
         middle = i * row + row / 2
         told = [f"{part}: {value_format(v[i])}" for part, v in parts.items() if v[i] is not None]
         drawn.append(f'<g class="hit" data-tip="{text(chr(10).join([str(name), *told]))}">')
-        drawn.append(f'<rect x="0" y="{i * row:g}" width="100%" height="{row:g}"/>{_text("0", middle + 4, short(name, 15))}')
-        at = float(NAMES)
+        drawn.append(f'<rect x="0" y="{i * row:g}" width="100%" height="{row:g}"/>{_text("0", middle + 4, short(name, LONGEST))}')
+        at = start
         for j, values in enumerate(parts.values()):
             if values[i] is None:
                 continue
-            width = BARS * values[i] / longest
+            width = (100 - NUMBERS - start) * values[i] / longest
             y = i * row + 6 + j * thick if beside else middle - thick / 2
             box = f'x="{at:.2f}%" y="{y:g}" width="{max(width, 0):.2f}%" height="{thick - beside:g}"'
             drawn.append(f'<rect class="s{j % COLOURS} of{j} bar" {box}/>')
@@ -324,9 +320,9 @@ def heat(
     row_name: str,
     col_name: str,
     note: str = "",
-    wide: bool = False,
+    share_of: str = "",
 ) -> str:
-    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told. It scrolls where it does not fit."""
+    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told, with their share of what, if that is said."""
     cell = 30 if max(len(rows), len(cols)) <= 16 else 18 if len(cols) <= 30 else 11
     letters = 12 if cell > 12 else 9
     left = 16 + letters * 0.6 * max((len(short(name, 14)) for name in rows), default=1)
@@ -344,7 +340,8 @@ def heat(
             if not value:
                 continue
             x, y, dark = left + j * cell, top + i * cell, shade(shares[i][j])
-            told = f"{row_name}: {name}\n{col_name}: {cols[j]}\n{count(value)} ({shares[i][j]:.0%})"
+            told = f"{row_name}: {name}\n{col_name}: {cols[j]}\n{count(value)}"
+            told += f" ({shares[i][j]:.0%} of {share_of})" if share_of else ""
             box = f'x="{x:g}" y="{y:g}" width="{cell - 1}" height="{cell - 1}"'
             ink = ""
             if cell >= 30:
@@ -355,7 +352,7 @@ def heat(
     size = f'width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" style="font-size:{letters}px"'
     drawing = f'<div class="scroll">{svg(title, height, "".join(drawn), size)}</div>'
     numbers = table([f"{row_name} \\ {col_name}", *cols], [[name, *line] for name, line in zip(rows, values)])
-    return figure(title, drawing, numbers, note, "", wide)
+    return figure(title, drawing, numbers, note, "", wide=len(cols) > 16)
 
 
 def _brief(value: float) -> str:
@@ -367,32 +364,41 @@ SHAPES = ("M-3-3H3V3H-3Z", "M0-4L4 3H-4Z", "M0-4L4 0 0 4-4 0Z", "M-3.5-1.2H-1.2V
 
 
 def scatter(
-    title: str, x: Sequence[float], y: Sequence[float], kinds: Sequence[str], groups: Sequence[str], note: str = ""
+    title: str,
+    x: Sequence[float],
+    y: Sequence[float],
+    kinds: Sequence[str],
+    groups: Sequence[str],
+    order: Sequence[str],
+    note: str,
 ) -> str:
-    """Points in the plane; colour and shape tell the kind, two menus choose a kind and a group."""
-    order = list(dict.fromkeys(sorted(kinds)))
-    low, high = (min(x), min(y)), (max(x), max(y))
-    marks = ['<circle id="m0" r="3.2"/>'] + [f'<path id="m{i + 1}" d="{d}"/>' for i, d in enumerate(SHAPES)]
-    drawn = [f"<defs>{''.join(marks)}</defs>"]
-    for a, b, kind, group in zip(x, y, kinds, groups):
-        i = order.index(kind)
-        place = f'x="{2 + 96 * (a - low[0]) / ((high[0] - low[0]) or 1):.2f}%" y="{12 + 376 * (high[1] - b) / ((high[1] - low[1]) or 1):.1f}"'
-        tip = text(f"{kind}\n{group}")
-        shape = i // COLOURS % (len(SHAPES) + 1)
-        drawn.append(
-            f'<use href="#m{shape}" class="s{i % COLOURS} point" {place} data-tip="{tip}" data-kind="{text(kind)}" data-group="{text(group)}"/>'
-        )
-    menus = "".join(
-        f'<label>{head} <select data-choose="{key}"><option value="">all</option>'
-        + "".join(f"<option>{text(name)}</option>" for name in names)
-        + "</select></label>"
-        for head, key, names in (("Class", "kind", order), ("Party", "group", list(dict.fromkeys(groups))))
-    )
-    swatches = "".join(
-        f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" aria-hidden="true"><use href="#m{i // COLOURS % (len(SHAPES) + 1)}" '
-        f'class="s{i % COLOURS} point"/></svg>{text(short(name, 20))}</span>'
-        for i, name in enumerate(order)
+    """Points in the plane. Colour and shape tell the kind, by its place in `order`; two menus choose a kind and a group."""
+    order = [kind for kind in order if kind in set(kinds)]
+    look = {kind: (f"#m{i // COLOURS % (len(SHAPES) + 1)}", f"s{i % COLOURS} point") for i, kind in enumerate(order)}
+    shapes = ['<circle id="m0" r="3.2"/>'] + [f'<path id="m{i + 1}" d="{d}"/>' for i, d in enumerate(SHAPES)]
+    drawn = [f"<defs>{''.join(shapes)}</defs>"]
+    across, down = _within(x, 2, 98), _within(y, 388, 12)
+    for a, b, kind, group in zip(across, down, kinds, groups):
+        shape, colour = look[kind]
+        told = f'data-tip="{text(kind)}&#10;{text(group)}" data-kind="{text(kind)}" data-group="{text(group)}"'
+        drawn.append(f'<use href="{shape}" class="{colour}" x="{a:.2f}%" y="{b:.1f}" {told}/>')
+    menus = _menu("Class", "kind", order) + _menu("Party", "group", sorted(set(groups)))
+    key = "".join(
+        f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" aria-hidden="true"><use href="{look[kind][0]}" '
+        f'class="{look[kind][1]}"/></svg>{text(short(kind, 20))}</span>'
+        for kind in order
     )
     counted = [[kind, sum(k == kind for k in kinds)] for kind in order]
-    controls = f'<div class="menus">{menus}</div><div class="key">{swatches}</div>'
+    controls = f'<div class="menus">{menus}</div><div class="key">{key}</div>'
     return figure(title, svg(title, 400, "".join(drawn)), table(["class", "points drawn"], counted), note, controls, wide=True)
+
+
+def _within(values: Sequence[float], first: float, last: float) -> list[float]:
+    """Values moved and stretched to lie between two places."""
+    low, high = min(values), max(values)
+    return [first + (last - first) * (v - low) / ((high - low) or 1) for v in values]
+
+
+def _menu(head: str, key: str, names: Sequence[str]) -> str:
+    options = "".join(f"<option>{text(name)}</option>" for name in names)
+    return f'<label>{head} <select data-choose="{key}"><option value="">all</option>{options}</select></label>'

@@ -323,4 +323,6 @@ def demo(out: str | None) -> None:
     alone = Experiment(find("alone")(), split, rounds=20, per_round=None).run()
     write_report(folder)
     show_result(run.result, folder)
-    click.echo(f"Ten clients, 200 labels in all: together {run.result['accuracy']:.1%}, each alone {alone.result['accuracy']:.1%}.")
+    click.echo(
+        f"Ten clients, 200 labels in all: together {run.result['accuracy']:.1%}, each alone {alone.result['accuracy']:.1%}."
+    )

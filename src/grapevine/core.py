@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from grapevine.errors import Mistake
 from grapevine.learn import confusion, guesses
 from grapevine.models import Network
 from grapevine.store import Memory
+
+if TYPE_CHECKING:
+    from grapevine.crypto.agreement import Identity
 
 Id = int | str
 Predict = Callable[[Tensor], Tensor]
@@ -39,6 +42,11 @@ def step(function: Callable) -> Callable:
 def param(default: Any, symbol: str, text: str) -> Any:
     """A field with the paper's symbol and a few words, for `grapevine methods NAME`."""
     return field(default=default, metadata=dict(symbol=symbol, text=text))
+
+
+def party_name(id: Id) -> str:
+    """An id as the protocols name it: names of numbers sort as the numbers do."""
+    return id if isinstance(id, str) else f"{id:06d}"
 
 
 def rng(seed: int, *names: int | str) -> torch.Generator:
@@ -203,19 +211,27 @@ def _flops(model: Network, sample: Tensor) -> dict[str, int]:
 
 
 class Client:
-    """What a step sees of the party it runs at."""
+    """What a step sees of the party it runs at. `identity` is its own long-term key, `pinned` everybody's public ones."""
 
-    def __init__(self, id: Id, data: ClientData, memory: Memory, models: ModelSource, seed: int, judge: Callable | None = None):
-        self.id, self.data, self.memory = id, data, memory
+    def __init__(
+        self, id: Id, data: ClientData, memory: Memory, models: ModelSource | None, seed: int,
+        identity: Identity | None = None, pinned: Mapping[str, bytes] | None = None, judge: Callable | None = None,
+    ):  # fmt: skip
+        self.id, self.data, self.memory, self.seed = id, data, memory, seed
+        self.identity, self.pinned = identity, pinned or {}
         self.meter = Meter()
-        self._models, self._seed, self._judge = models, seed, judge
+        self._models, self._judge = models, judge
+
+    @property
+    def name(self) -> str:
+        return party_name(self.id)
 
     def model(self, weights: dict | None = None) -> Network:
         """A new network, with these weights or the first ones."""
         return self._models.new(weights, self.meter)
 
     def rng(self, *names: int | str) -> torch.Generator:
-        return rng(self._seed, "client", self.id, *names)
+        return rng(self.seed, "client", self.id, *names)
 
     def test(self, predict: Predict) -> dict:
         """The confusion matrix (true class × prediction) on the held-out rows: the reply of an `evaluate` step."""

@@ -21,14 +21,14 @@ def text(value: Any) -> str:
 
 
 LIGHT = dict(
-    page="#f6f4f9", panel="#ffffff", ink="#1d1a23", soft="#5c5766", edge="#e0dbe8", accent="#5b2d8e", heat="#4f2a80", over="#ffffff",
-    warn="#8a4b00", warned="#fff4e0",
+    page="#f6f4f9", panel="#ffffff", ink="#1d1a23", soft="#5c5766", edge="#e0dbe8", accent="#5b2d8e", heat="#4f2a80",
+    over="#ffffff", warn="#8a4b00", warned="#fff4e0",
     s0="#6a3d9a", s1="#00796b", s2="#c2410c", s3="#1d5fb4", s4="#a16207", s5="#be185d", s6="#4d7c0f", s7="#57534e", s8="#0e7490",
     s9="#9f1239",
 )  # fmt: skip
 DARK = dict(
-    page="#121016", panel="#1c1a21", ink="#efecf5", soft="#b0a9bd", edge="#37323f", accent="#cdb4ff", heat="#cdb4ff", over="#17141c",
-    warn="#ffcf8a", warned="#33270f",
+    page="#121016", panel="#1c1a21", ink="#efecf5", soft="#b0a9bd", edge="#37323f", accent="#cdb4ff", heat="#cdb4ff",
+    over="#17141c", warn="#ffcf8a", warned="#33270f",
     s0="#c4a5ff", s1="#4fd1c0", s2="#ff9f6b", s3="#7db5ff", s4="#e6c15a", s5="#ff8fc0", s6="#b5d96b", s7="#bdb8b2", s8="#6fd6ee",
     s9="#ff8b9c",
 )  # fmt: skip
@@ -44,24 +44,26 @@ STYLE = (
     + "".join(f".s{i}{{--c:var(--s{i})}}.off{i} .of{i}{{display:none}}" for i in range(COLOURS))
     + """
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);
+  font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif}
 header,main,footer{max-width:70rem;margin:0 auto;padding:0 1.25rem}
 header{padding-top:2.5rem}
 .kind{color:var(--accent);font-weight:600;font-size:.85rem;letter-spacing:.04em;margin:0}
-h1{font-size:clamp(1.45rem,1.05rem + 1.9vw,2.15rem);line-height:1.22;margin:.3rem 0 .6rem;text-wrap:balance;max-width:34ch;overflow-wrap:anywhere}
+h1{font-size:clamp(1.45rem,1.05rem + 1.9vw,2.15rem);line-height:1.22;margin:.3rem 0 .6rem;text-wrap:balance;max-width:34ch;
+  overflow-wrap:anywhere}
 h2{font-size:1.25rem;margin:2.6rem 0 .8rem;scroll-margin-top:1rem}
 h3{font-size:1rem;margin:0}
 p{margin:.35rem 0;max-width:72ch;overflow-wrap:anywhere}
 a{color:var(--accent)}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.1rem;margin:1.1rem 0 0;font-size:.9rem}
 nav a{padding:.15rem 0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.6rem,1fr));gap:.7rem;margin:1.4rem 0 0;padding:0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(7.5rem,1fr));gap:.6rem;margin:1.4rem 0 0;padding:0}
 .tiles div,.card{background:var(--panel);border:1px solid var(--edge);border-radius:.7rem}
-.tiles div{padding:.7rem .9rem;display:flex;flex-direction:column-reverse;justify-content:flex-end}
+.tiles div{padding:.65rem .8rem;display:flex;flex-direction:column-reverse;justify-content:flex-end}
 .tiles dt{font-size:.82rem;color:var(--soft);line-height:1.3}
-.tiles dd{margin:0;font-size:1.4rem;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}
+.tiles dd{margin:0;font-size:1.3rem;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start}
-.grid3{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,16rem),1fr));gap:1rem;align-items:start}
+.grid3{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17.5rem),1fr));gap:1rem;align-items:start}
 .wide{grid-column:1/-1}
 .card{margin:0;padding:1rem 1.1rem;min-width:0}
 .card>h3{margin-bottom:.4rem}
@@ -79,7 +81,6 @@ svg .mark{stroke:var(--soft);stroke-dasharray:3 3}
 .fill,.bar,.point{fill:var(--c)}
 .hit>rect:first-child{fill:var(--ink);fill-opacity:0}
 .hit>line{stroke:var(--ink);opacity:0}
-.hit>line.aim{opacity:1;stroke-width:2px}
 .hit.on>line{opacity:.5}
 .hit.on>rect:first-child{fill-opacity:.06}
 .cell rect{fill:var(--heat)}
@@ -96,11 +97,14 @@ rect.none{fill:var(--edge);fill-opacity:.4}
 .legend,.menus,.key{display:flex;flex-wrap:wrap;gap:.35rem .5rem;margin:0 0 .6rem;font-size:.85rem}
 .key{gap:.2rem .8rem;color:var(--soft);font-size:.8rem}
 .key span{display:inline-flex;align-items:center;gap:.3rem}
-.legend button{font:inherit;color:var(--ink);background:none;border:1px solid var(--edge);border-radius:1rem;padding:.15rem .7rem;cursor:pointer}
-.legend i{display:inline-block;width:.7rem;height:.7rem;border-radius:.2rem;background:var(--c);margin-right:.4rem;vertical-align:-.05rem}
+.legend button{font:inherit;color:var(--ink);background:none;border:1px solid var(--edge);border-radius:1rem;
+  padding:.15rem .7rem;cursor:pointer}
+.legend i{display:inline-block;width:.7rem;height:.7rem;border-radius:.2rem;background:var(--c);margin-right:.4rem;
+  vertical-align:-.05rem}
 .legend button[aria-pressed=false]{color:var(--soft);text-decoration:line-through}
 .legend button[aria-pressed=false] i{background:none;box-shadow:inset 0 0 0 1.5px var(--c)}
-select{font:inherit;color:var(--ink);background:var(--panel);border:1px solid var(--edge);border-radius:.4rem;padding:.15rem .4rem;max-width:12rem}
+select{font:inherit;color:var(--ink);background:var(--panel);border:1px solid var(--edge);border-radius:.4rem;
+  padding:.15rem .4rem;max-width:12rem}
 .views{font-size:.9rem}
 .views>[data-view]{display:none;margin-top:.4rem;font-size:1rem}
 .views>label{margin:0 1.1rem 0 .35rem}
@@ -114,15 +118,20 @@ td{overflow-wrap:break-word}
 th{font-weight:600;color:var(--soft);white-space:nowrap}
 .n{text-align:right}
 td.n{white-space:nowrap}
-.settings{width:100%}
-.settings th{white-space:normal;width:42%;font-weight:400}
+.long{min-width:15rem}
+.settings{width:100%;table-layout:fixed}
+.settings th{white-space:normal;width:46%;overflow-wrap:anywhere;font-weight:400}
 .settings td{overflow-wrap:anywhere;padding-right:0}
-pre{background:var(--page);border:1px solid var(--edge);border-radius:.5rem;padding:.7rem .9rem;white-space:pre-wrap;overflow-wrap:anywhere;user-select:all;font-size:.88rem;margin:.5rem 0}
-#tip{position:fixed;z-index:9;pointer-events:none;background:var(--ink);color:var(--panel);border-radius:.4rem;padding:.35rem .6rem;font-size:.82rem;line-height:1.35;white-space:pre-line;max-width:min(22rem,80vw);overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
+pre{background:var(--page);border:1px solid var(--edge);border-radius:.5rem;padding:.7rem .9rem;white-space:pre-wrap;
+  overflow-wrap:anywhere;user-select:all;font-size:.88rem;margin:.5rem 0}
+#tip{position:fixed;z-index:9;pointer-events:none;background:var(--ink);color:var(--panel);border-radius:.4rem;
+  padding:.35rem .6rem;font-size:.82rem;line-height:1.35;white-space:pre-line;max-width:min(22rem,80vw);
+  overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
 #tip[hidden]{display:none}
 .unseen{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 footer{padding:2.5rem 1.25rem 3rem;color:var(--soft);font-size:.85rem}
-@media (max-width:36rem){header{padding-top:1.4rem}header,main,footer{padding-left:.8rem;padding-right:.8rem}.card{padding:.8rem}.tiles dd{font-size:1.2rem}}
+@media (max-width:36rem){header{padding-top:1.4rem}header,main,footer{padding-left:.8rem;padding-right:.8rem}
+  .card{padding:.8rem}.tiles dd{font-size:1.15rem}th,td{padding-right:.6rem}}
 @media print{body{background:none}nav,.legend,.menus{display:none}.card{break-inside:avoid}}
 """
 )
@@ -178,7 +187,8 @@ def views(name: str, choices: dict[str, str]) -> str:
         return "".join(choices.values())
     rules = "".join(f"#{name}{i}:checked~[data-view='{i}']{{display:block}}" for i in range(len(choices)))
     radios = "".join(
-        f'<input type="radio" name="{name}" id="{name}{i}"{" checked" if i == 0 else ""}><label for="{name}{i}">{text(choice)}</label>'
+        f'<input type="radio" name="{name}" id="{name}{i}"{" checked" if i == 0 else ""}>'
+        f'<label for="{name}{i}">{text(choice)}</label>'
         for i, choice in enumerate(choices)
     )
     shown = "".join(f'<div data-view="{i}">{drawing}</div>' for i, drawing in enumerate(choices.values()))
@@ -197,8 +207,9 @@ def page(title: str, head: str, sections: Sequence[tuple[str, str]], foot: str, 
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{text(policy)}">'
         f'<meta name="viewport" content="width=device-width,initial-scale=1">{renew}'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head><body><header>{head}<nav aria-label='Sections'>{links}</nav></header>"
-        f'<main>{body}</main><footer>{foot}</footer><div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
+        f"<title>{text(title)}</title><style>{STYLE}</style></head><body>"
+        f'<header>{head}<nav aria-label="Sections">{links}</nav></header><main>{body}</main><footer>{foot}</footer>'
+        f'<div id="tip" role="status" hidden></div><script>{SCRIPT}</script></body></html>\n'
     )
 
 

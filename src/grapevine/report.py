@@ -130,8 +130,8 @@ def _unfinished(settings: dict, history: list, times: list, about: str) -> str:
         "time so far": _duration(times[-1]["seconds"]) if times else "—",
     }
     notice = (
-        f"There is no result yet: the run is going on, or was stopped and --resume goes on with it. This page loads itself again every "
-        f"{REFRESH_SECONDS} seconds; `grapevine report` brings it up to date."
+        "There is no result yet: the run is going on, or was stopped and --resume goes on with it. "
+        f"This page loads itself again every {REFRESH_SECONDS} seconds; `grapevine report` brings it up to date."
     )
     return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{_tiles(tiles)}'
 
@@ -139,7 +139,9 @@ def _unfinished(settings: dict, history: list, times: list, about: str) -> str:
 def _about(settings: dict, split: dict | None) -> str:
     """The federation in a sentence."""
     data = settings["data"]
-    words = f"{_many(data['clients'], 'client')} (split {data['partition']}), {_many(settings['per_round'], 'client')} a round"
+    words = (
+        f"{_many(data['clients'], 'client')} (partition {data['partition']}), {_many(settings['per_round'], 'client')} a round"
+    )
     if split:
         labelled = sum(len(part["labelled"]) for part in split["clients"])
         unlabelled = sum(len(part["unlabelled"]) for part in split["clients"])
@@ -194,8 +196,10 @@ def _pseudo_labels(history: list[dict]) -> str:
     if not lines:
         return ""
     x = [line["round"] for line in lines]
-    right = {"right, of those used": [line["pseudo_label_accuracy"] for line in lines],
-             "used, of those guessed": [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in lines]}  # fmt: skip
+    right = {
+        "right, of those used": [line["pseudo_label_accuracy"] for line in lines],
+        "used, of those guessed": [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in lines],
+    }
     note = "Pseudo-labels compared with the truth, which no client sees."
     used = charts.columns(
         "Pseudo-labels used", [f"round {r}" for r in x], [line["pseudo_labels_used"] for line in lines], count, "evaluation",
@@ -272,7 +276,7 @@ def _confusion(result: dict | None) -> str:
     if len(classes) > MOST_CLASSES:
         return listed
     shares = [[n / (sum(row) or 1) for n in row] for row in matrix]
-    drawn = charts.heat("Confusion matrix", classes, classes, matrix, shares, "true", "predicted", note, wide=len(classes) > 16)
+    drawn = charts.heat("Confusion matrix", classes, classes, matrix, shares, "true", "predicted", note, "the true class")
     return f'<div class="grid2">{drawn}{listed}</div>'
 
 
@@ -282,9 +286,34 @@ def _costs(messages: list[dict], times: list[dict]) -> str:
 
 
 def _messages(messages: list[dict]) -> str:
-    """What was sent, added up over the rounds by step and direction, with the fields told apart."""
+    """What was sent, added up over the rounds by step and direction; the large fields are told apart."""
     if not messages:
         return ""
+    sums = _added_up(messages)
+    totals: dict[str, int] = {}
+    for one in sums.values():
+        for name, field in one["fields"].items():
+            totals[name] = totals.get(name, 0) + field["bytes"]
+    sent = sum(one["bytes"] for one in sums.values())
+    large = [name for name in sorted(totals, key=lambda name: (-totals[name], name))[:MOST_FIELDS] if totals[name] >= sent / 100]
+    parts = {name: [one["fields"].get(name, {}).get("bytes", 0) for one in sums.values()] for name in large}
+    parts["the rest"] = [one["bytes"] - sum(values[i] for values in parts.values()) for i, one in enumerate(sums.values())]
+    names = [f"{step} {'↑' if direction == 'up' else '↓'}" for step, direction in sums]
+    steps = [[*key, one["messages"], one["bytes"], size(one["bytes"] / one["messages"])] for key, one in sums.items()]
+    fields = [
+        [*key, name, field["type"], "×".join(map(str, field["shape"])) or "one", field["bytes"]]
+        for key, one in sums.items()
+        for name, field in one["fields"].items()
+    ]
+    numbers = charts.table(["step", "direction", "messages", "bytes", "a message"], steps)
+    numbers += charts.table(["step", "direction", "field", "type", "shape", "bytes"], fields)
+    up, down = (sum(one["bytes"] for key, one in sums.items() if key[1] == way) for way in ("up", "down"))
+    note = f"{size(up)} up (↑ client to server), {size(down)} down (↓ server to client), over all rounds and clients."
+    return charts.bars("Bytes by step and direction", names, parts, size, "step", note, numbers=numbers)
+
+
+def _added_up(messages: list[dict]) -> dict[tuple[str, str], dict]:
+    """Lines of messages.jsonl by (step, direction): bytes, messages and fields."""
     sums: dict[tuple[str, str], dict] = {}
     for line in messages:
         one = sums.setdefault((line["step"], line["direction"]), dict(bytes=0, messages=0, fields={}))
@@ -294,25 +323,7 @@ def _messages(messages: list[dict]) -> str:
             known = one["fields"].setdefault(name, dict(type=field["type"], shape=field["shape"], bytes=0))
             known["bytes"] += field["bytes"]
             known["shape"] = field["shape"] if known["shape"] == field["shape"] else ["varies"]
-    totals: dict[str, int] = {}
-    for one in sums.values():
-        for name, field in one["fields"].items():
-            totals[name] = totals.get(name, 0) + field["bytes"]
-    top = sorted(totals, key=lambda name: (-totals[name], name))[:MOST_FIELDS]
-    parts: dict[str, list[float]] = {name: [one["fields"].get(name, {}).get("bytes", 0) for one in sums.values()] for name in top}
-    rest = [one["bytes"] - sum(one["fields"].get(name, {}).get("bytes", 0) for name in top) for one in sums.values()]
-    parts["framing" if len(totals) <= MOST_FIELDS else "other fields and framing"] = rest
-    names = [f"{step} {'↑' if direction == 'up' else '↓'}" for step, direction in sums]
-    rows = [[step, direction, one["messages"], one["bytes"], size(one["bytes"] / one["messages"])]
-            for (step, direction), one in sums.items()]  # fmt: skip
-    numbers = charts.table(["step", "direction", "messages", "bytes", "a message"], rows)
-    up = sum(one["bytes"] for (_, direction), one in sums.items() if direction == "up")
-    down = sum(one["bytes"] for (_, direction), one in sums.items() if direction == "down")
-    note = f"{size(up)} up (↑ client to server), {size(down)} down (↓ server to client), of all rounds and clients."
-    fields = [[step, direction, name, field["type"], "×".join(map(str, field["shape"])) or "one", field["bytes"]]
-              for (step, direction), one in sums.items() for name, field in one["fields"].items()]  # fmt: skip
-    numbers += charts.table(["step", "direction", "field", "type", "shape", "bytes"], fields)
-    return charts.bars("Bytes by step and direction", names, parts, size, "step", note, numbers=numbers)
+    return sums
 
 
 def _time(times: list[dict]) -> str:
@@ -338,41 +349,28 @@ def _split(split: dict | None, classes: list[str]) -> str:
     """Who holds what, as far as split.json tells: it has the given labels, and of the unlabelled rows only their number."""
     if split is None:
         return '<p class="aside">There is no split.json in this folder.</p>'
-    holders = [(f"client {i}", part) for i, part in enumerate(split["clients"])]
-    first_foreign = _first_foreign(split)
-    shown = holders
-    note = "Given labels per class; the classes of unlabelled rows are not in split.json."
+    holders = [(str(i), part) for i, part in enumerate(split["clients"])]
+    few = ""
     if len(holders) > MOST_ROWS:
-        shown = [holders[i * len(holders) // MOST_ROWS] for i in range(MOST_ROWS)]
-        note = f"{MOST_ROWS} of the {count(len(holders))} clients, evenly taken. {note}"
-    if split["server"]:
-        shown = [*shown, ("server", split["server"])]
-    names = [name for name, _ in shown]
-    foreign = [sum(row >= first_foreign for row in part["labelled"] + part["unlabelled"]) for _, part in shown]
-    own = {kind: [sum(row < first_foreign for row in part[kind]) for _, part in shown] for kind in ("labelled", "unlabelled")}
-    parts = {**own, "irrelevant": foreign} if split["foreign"] else own
-    drawn = charts.bars(
-        "Rows per client",
-        names,
-        parts,
-        count,
-        "client",
-        f"{MOST_ROWS} clients of all." if shown is not holders and len(holders) > MOST_ROWS else "",
-    )
-    if len(classes) > MOST_CLASSES or not any(own["labelled"]):
-        return drawn
-    counts = []
-    for _, part in shown:
-        line = [0] * len(classes)
-        for label in part["labels"]:
-            line[label] += 1
-        counts.append(line)
-    most = max(max(line) for line in counts[: len(counts) - bool(split["server"])] or counts) or 1
+        few = f"{MOST_ROWS} of the {count(len(holders))} clients, evenly taken."
+        holders = [holders[i * len(holders) // MOST_ROWS] for i in range(MOST_ROWS)]
+    at_clients = len(holders)
+    holders += [("server", split["server"])] if split["server"] else []
+    own = _first_foreign(split)
+    rows = {kind: [sum(row < own for row in part[kind]) for _, part in holders] for kind in ("labelled", "unlabelled")}
+    if split["foreign"]:
+        rows["irrelevant"] = [sum(row >= own for row in part["labelled"] + part["unlabelled"]) for _, part in holders]
+    names = [name if name == "server" else f"client {name}" for name, _ in holders]
+    sizes = charts.bars("Rows per client", names, rows, count, "client", few)
+    if len(classes) > MOST_CLASSES or not any(part["labels"] for _, part in holders):
+        return sizes
+    counts = [[part["labels"].count(c) for c in range(len(classes))] for _, part in holders]
+    most = max(map(max, counts[:at_clients])) or max(map(max, counts))  # a server with many labels does not pale the clients
     shares = [[min(n / most, 1.0) for n in line] for line in counts]
-    heat = charts.heat(
-        "Labels per client and class", names, classes, counts, shares, "client", "class", note, wide=len(classes) > 16
-    )
-    return f'<div class="grid2">{heat}{drawn}</div>'
+    note = f"{few} Given labels; the classes of unlabelled rows are not in split.json."
+    who = [name for name, _ in holders]
+    heat = charts.heat("Labels per client and class", who, classes, counts, shares, "client", "class", note.strip())
+    return f'<div class="grid2">{heat}{sizes}</div>'
 
 
 def _first_foreign(split: dict) -> float:
@@ -421,11 +419,11 @@ def _command(settings: dict, split: dict | None) -> str:
 def write_label(folder: Path, summary: dict[str, Any]) -> Path:
     """Make report.html of a label job.
 
-    `summary` has `parties` (each: name, rows, labelled: rows that came with a label, abstained, classes {name: rows with this label
-    now}, confidence_histogram of 20 counts, accuracy and alone_accuracy or None), `classes`, `expected` (accuracy, alone, n,
-    calibration [{from, to, n, right}]) or None, `settings`, `seconds`, `bytes_by_step` [{step, direction, bytes, messages,
-    reveals}], `protocol`, `seed_note`, `warnings`, `graph` (x, y, cls, party: a sample laid out in the plane; classes and parties
-    by name or number, −1 for none) or None, `version` and `command`.
+    `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that have
+    this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (or None); `classes`; `expected` with accuracy,
+    alone, n, calibration [{from, to, n, right}] (or None); `settings`, `seconds`, `protocol`, `seed_note`, `warnings`, `version`,
+    `command`; `bytes_by_step` [{step, direction, bytes, messages, reveals}]; `graph` with x, y, cls, party (or None): a sample laid
+    out in the plane, classes and parties by name or number, −1 for none.
     """
     folder = Path(folder)
     sections = [
@@ -454,7 +452,8 @@ def _label_head(summary: dict, names: str) -> str:
         what = f"Of the new labels, {percent(together)} are right"
     elif expected:
         together, alone = expected["accuracy"], expected["alone"]
-        what = f"About {percent(together)} of the new labels are expected to be right, by {count(expected['n'])} known labels that were hidden"
+        what = f"About {percent(together)} of the new labels are expected to be right: so many of {count(expected['n'])} known labels "
+        what += "were found again when they were hidden"
     else:
         what = "How many are right is not known: there were too few known labels to hide some"
     what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
@@ -549,8 +548,8 @@ def _balance(summary: dict) -> str:
     total = [sum(column) for column in zip(*counts)]
     over = charts.bars("Rows per class", classes, {"rows": total}, count, "class", note)
     shares = [[n / (sum(line) or 1) for n in line] for line in counts]
-    told = "Shares within a party are drawn; the counts are written."
-    heat = charts.heat("Classes per party", names, classes, counts, shares, "party", "class", told, wide=len(classes) > 16)
+    told = "Drawn by the share within a party; the numbers are rows."
+    heat = charts.heat("Classes per party", names, classes, counts, shares, "party", "class", told, "the party's rows")
     return f'<div class="grid2">{over}{heat}</div>'
 
 
@@ -561,8 +560,11 @@ def _graph(summary: dict) -> str:
     names = [p["name"] for p in summary["parties"]]
     kinds = [_named(c, summary["classes"], "no label") for c in graph["cls"]]
     groups = [_named(p, names, "no party") for p in graph["party"]]
-    note = f"A sample of {count(len(kinds))} rows: those that are neighbours in the graph lie together. Choose a class or a party to see it alone."
-    return charts.scatter("Graph of the rows", graph["x"], graph["y"], kinds, groups, note)
+    note = (
+        f"A sample of {count(len(kinds))} rows; neighbours in the graph lie together. Choose a class or a party to see it alone."
+    )
+    order = [*map(str, summary["classes"]), "no label"]
+    return charts.scatter("Graph of the rows", graph["x"], graph["y"], kinds, groups, order, note)
 
 
 def _named(value: Any, names: Sequence, none: str) -> str:
@@ -578,10 +580,10 @@ def _left(summary: dict) -> str:
     arrows = dict(up="↑", down="↓")
     names = [f"{line['step']} {arrows.get(line['direction'], line['direction'])}" for line in lines]
     note = "↑ party to server, ↓ server to party; all parties together. Each party's own account is its disclosure.jsonl."
-    drawn = charts.bars("Bytes by step", names, {"bytes": [line["bytes"] for line in lines]}, size, "step", note)
+    drawn = charts.bars("Bytes by step", names, {"bytes": [line["bytes"] for line in lines]}, size, "step", note, wide=True)
     rows = [[line["step"], line["direction"], size(line["bytes"]), line["messages"], line["reveals"]] for line in lines]
     told = charts.table(["step", "direction", "bytes", "messages", "what it reveals"], rows)
-    return f'<div class="grid2">{drawn}<div class="card"><h3>What it reveals</h3>{told}</div></div>'
+    return f'<div class="grid2">{drawn}<div class="card wide"><h3>What it reveals</h3>{told}</div></div>'
 
 
 def _label_settings(summary: dict) -> str:

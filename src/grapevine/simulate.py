@@ -10,14 +10,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from grapevine import wire
-from grapevine.core import Client, Id, Method, ModelSource, StepError, run_step
+from grapevine.core import Client, Id, Method, ModelSource, StepError, party_name, run_step
+from grapevine.crypto.agreement import Identity
 from grapevine.data.rows import ClientData
 from grapevine.store import Memory, RamStore, Store
 
@@ -40,12 +43,16 @@ class Fault:
 
 
 class Simulation:
-    """All clients of a federation in this process."""
+    """All clients of a federation in this process.
+
+    `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
+    `log` sees every reply as it leaves its client: what a party discloses.
+    """
 
     def __init__(
-        self, method: Method, data: Mapping[Id, ClientData], models: ModelSource, seed: int = 0, mode: str = "fast",
+        self, method: Method, data: Mapping[Id, ClientData], models: ModelSource | None, seed: int = 0, mode: str = "fast",
         workers: int = 1, store: Store | None = None, faults: Iterable[Fault] = (), truth: Callable[[Id], Tensor] | None = None,
-        tap: Callable[[str, str, Id, bytes], None] | None = None,
+        tap: Callable[[str, str, Id, bytes], None] | None = None, log: Callable[[str, Id, dict], None] | None = None,
     ):  # fmt: skip
         if mode not in ("fast", "strict"):
             raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
@@ -54,13 +61,18 @@ class Simulation:
         self.manifests: dict[Id, dict[str, str]] = {}
         self.flops = 0
         self.judged: dict[str, int] = dict(n=0, used=0, right=0)
-        self._faults, self._truth, self._tap = list(faults), truth, tap
+        # In one process everybody is who he says; between machines, people compare fingerprints.
+        self.identities = {id: Identity.generate() for id in data}
+        self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
+        self._faults, self._truth, self._tap, self._log = list(faults), truth, tap, log
         self._lost: set[Id] = set()
         self._lock = threading.Lock()
         self._clients: dict[Id, Client] = {}
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
+        # Clients side by side leave no core for a second thread of numpy's matrix products.
+        self._blas = ThreadpoolController().select(user_api="blas")
 
     def close(self) -> None:
         if self._pool:
@@ -73,7 +85,8 @@ class Simulation:
     # ------------------------------------------------------------ the transport
 
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
-        answers = self.map(lambda item: self._deliver(step, *item, round), list(requests.items()))
+        with self._blas.limit(limits=1) if self._pool else nullcontext():
+            answers = self.map(lambda item: self._deliver(step, *item, round), list(requests.items()))
         # A reply is known by the request it answers; a second one to the same request is thrown away.
         replies: dict[Id, dict] = {}
         for id, copies in zip(requests, answers):
@@ -124,6 +137,8 @@ class Simulation:
         return reply, memory.manifest
 
     def _reply(self, step: str, id: Id, reply: dict, fault: Fault | None) -> list[dict]:
+        if self._log:
+            self._log(step, id, reply)
         if fault and fault.kind == "corrupt":
             data = bytearray(wire.encode(reply))
             data[len(data) // 2] ^= 0xFF
@@ -147,7 +162,7 @@ class Simulation:
 
     def _client(self, id: Id, memory: Memory) -> Client:
         if self.mode == "strict" or id not in self._clients:
-            client = Client(id, self.data[id], memory, self.models, self.seed, self._judge(id))
+            client = Client(id, self.data[id], memory, self.models, self.seed, self.identities[id], self.pinned, self._judge(id))
             if self.mode == "strict":
                 return client
             self._clients[id] = client

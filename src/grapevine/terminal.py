@@ -135,4 +135,6 @@ def show_split(split: Any, most: int = 30) -> None:
         console.print(f"… and {len(rows) - most} more clients.")
     sums = {name: sum(row[name] for row in rows) for name in ("rows", "labelled", "unlabelled", "flipped", "irrelevant")}
     server = len(split.server.labelled) if split.server else 0
-    console.print(", ".join(f"{name} {n}" for name, n in sums.items()) + f", server {server}, validation {len(split.validation)}.")
+    console.print(
+        ", ".join(f"{name} {n}" for name, n in sums.items()) + f", server {server}, validation {len(split.validation)}."
+    )

@@ -1,0 +1,439 @@
+"""SecureHamming (XCLP, section 3.2): one interface, five protocols, the same distances bit for bit.
+
+    protocol   exchanges   server learns   server and one client together learn
+    psm        0 more      H               everybody's bits
+    mlwe       2 more      H               what H and that client's rows tell
+    paillier   2 more      H               what H and that client's rows tell
+    ot         2 more      H               what H and that client's rows tell (2 more per chunk of 64 MB)
+    plain      0 more      everybody's bits
+
+A protocol's first message travels with XCLP's own (`begin`), and `ot`'s base transfers with the key agreement (`prelude`,
+`answer_prelude`); the exchanges above are those that it adds (`finish`). The arithmetic, the message flow and the threat model
+of each are in the module of its name. Ciphertexts are sent once for all partners and signed by their owner's identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from grapevine import wire
+from grapevine.core import Server, SubProtocol, param, step
+from grapevine.crypto import mlwe, psm
+from grapevine.crypto.session import agreement
+from grapevine.crypto.stream import context, fresh_secret
+from grapevine.errors import Mistake
+
+if TYPE_CHECKING:
+    from grapevine.core import Client
+
+Blocks = Iterator[tuple[str, str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Who takes part in one computation of H: ids by name, row counts by name."""
+
+    ids: dict[str, int | str]
+    counts: dict[str, int]
+    bits: int
+    round: int
+    roster: tuple[str, ...]  # everybody's names, fixed before the first exchange
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return list(combinations(sorted(self.counts), 2))
+
+
+def roles(first: str, second: str, roster: Sequence[str]) -> tuple[str, str]:
+    """Of a pair, who encrypts (or sends) and who computes (or receives), dealt so that everybody has about as much of each.
+
+    By places in the whole roster, so that nobody's role changes when somebody else drops out.
+    """
+    first, second = sorted((first, second))
+    return (first, second) if (roster.index(second) - roster.index(first)) % 2 else (second, first)
+
+
+class SecureHamming(SubProtocol):
+    """Every protocol is a frozen dataclass of this kind."""
+
+    collusion: ClassVar[str]
+    """What the server and one client learn together."""
+
+    def prelude(self, client: Client) -> dict:
+        """Rides on exchange 1 of the key agreement."""
+        return {}
+
+    def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
+        """Rides on exchange 2."""
+        return {}
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        """The first message, from packed bits. Rides on XCLP's own."""
+        raise TypeError(f"{type(self).__name__} has no begin")
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        """The server's program: who was there to the end, and H block by block, (j, k, n_j × n_k)."""
+        raise TypeError(f"{type(self).__name__} has no finish")
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        """What one pair sends: `once` for all partners of j, `pair` between clients, `server`."""
+        raise TypeError(f"{type(self).__name__} has no bytes_per_pair")
+
+
+# ---------------------------------------------------------------- plain
+
+
+@dataclass(frozen=True)
+class Plain(SecureHamming):
+    """No protection at all: the server gets everybody's bits. The oracle for tests, and the cost of doing nothing."""
+
+    name = "plain"
+    collusion = "everything: the server alone has everybody's bits"
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        return dict(bits=bits)
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        from grapevine.graph import hamming
+
+        pairs = [(j, k) for j, k in group.pairs if j in firsts and k in firsts]
+        return set(firsts), ((j, k, hamming(firsts[j]["bits"], firsts[k]["bits"]).astype(np.uint16)) for j, k in pairs)
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        return dict(once=n_j * -(-bits // 8), pair=0, server=0)
+
+
+# ---------------------------------------------------------------- psm
+
+
+@dataclass(frozen=True)
+class Psm(SecureHamming):
+    """Masked products from the seed that clients share: cheap, and safe as long as the server and no client collude."""
+
+    name = "psm"
+    collusion = "everybody's bits: psm assumes that they do not collude"
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        seed, me, L = client.memory["seed"], client.name, group.bits
+        occasion = agreement(client).occasion("psm", group.round, 0, group.counts)
+        others = {name: n for name, n in group.counts.items() if name != me}
+        return dict(
+            u=psm.share(seed, occasion, me, bits, L),
+            a={k: psm.pair_message_a(seed, occasion, me, k, bits, n, L) for k, n in others.items() if me < k},
+            b={j: psm.pair_message_b(seed, occasion, me, j, bits, n, L) for j, n in others.items() if j < me},
+        )
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        pairs = [(j, k) for j, k in group.pairs if j in firsts and k in firsts]
+        of = firsts
+        return set(firsts), ((j, k, psm.combine(of[j]["u"], of[k]["u"], of[j]["a"][k], of[k]["b"][j])) for j, k in pairs)
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        return dict(once=2 * n_j * bits, pair=0, server=4 * n_j * n_k)
+
+
+# ---------------------------------------------------------------- mlwe and paillier: encrypt, compute, open
+
+
+class Encrypted(SecureHamming):
+    """The flow of the paper's PHE protocol: j encrypts once, k computes on it, j opens, the server subtracts."""
+
+    collusion = "what H and that client's own rows tell about the other's directions"
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        """(secret for the own memory, message for all partners), from unpacked bits."""
+        raise TypeError(f"{type(self).__name__} has no encrypt")
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        """(answer for j, share for the server)."""
+        raise TypeError(f"{type(self).__name__} has no compute")
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        """The share for the server; `shape` is (rows of j, rows of k)."""
+        raise TypeError(f"{type(self).__name__} has no decrypt")
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        raise TypeError(f"{type(self).__name__} has no combine")
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        plain = np.unpackbits(bits, axis=1, count=group.bits)
+        client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round)
+        if not len(bits) or not any(roles(*pair, group.roster)[0] == client.name for pair in group.pairs if client.name in pair):
+            return {}
+        secret, message = self.encrypt(plain)
+        client.memory["hamming"] = secret
+        return dict(cipher=message, signature=client.identity.sign(_signed(client, client.name, group.round, message)))
+
+    @step
+    def evaluate(self, client: Client, ciphers: dict, signatures: dict) -> dict:
+        """Client k, for every partner whose ciphertexts it is to compute on."""
+        own = client.memory["bits"]
+        plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
+        answers, shares = {}, {}
+        for j, message in ciphers.items():
+            try:
+                signed = _signed(client, j, own["round"], message)
+                Ed25519PublicKey.from_public_bytes(client.pinned[j]).verify(signatures[j], signed)
+            except (InvalidSignature, KeyError):
+                raise Mistake(
+                    f"the ciphertexts that came as {j!r}'s are not signed by its identity: start a new session"
+                ) from None
+            answers[j], shares[j] = self.compute(message, plain)
+        return dict(answers=answers, shares=shares)
+
+    @step
+    def open(self, client: Client, answers: dict) -> dict:
+        """Client j, for every partner that computed on its ciphertexts. The secret is used up."""
+        own, secret = client.memory["bits"], client.memory["hamming"]
+        n = len(own["packed"])
+        out = {k: self.decrypt(secret, answer, (n, own["counts"][k]), own["length"]) for k, answer in answers.items()}
+        del client.memory["hamming"]
+        return dict(shares=out)
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        full = [name for name in firsts if group.counts[name]]
+        tasks = [roles(j, k, group.roster) for j, k in combinations(sorted(full), 2)]
+        each = {}
+        for k in sorted({k for _, k in tasks}):
+            partners = [j for j, kk in tasks if kk == k]
+            each[group.ids[k]] = dict(ciphers={j: firsts[j]["cipher"] for j in partners},
+                                      signatures={j: firsts[j]["signature"] for j in partners})  # fmt: skip
+        computed = server.ask(self.evaluate, each=each) if each else {}
+        lost = {k for k in full if group.ids[k] in each and group.ids[k] not in computed}
+        tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
+        each = {
+            group.ids[j]: dict(answers={k: computed[group.ids[k]]["answers"][j] for jj, k in tasks if jj == j})
+            for j in sorted({j for j, _ in tasks})
+        }
+        opened = server.ask(self.open, each=each) if each else {}
+        lost |= {j for j in full if group.ids[j] in each and group.ids[j] not in opened}
+        tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
+
+        def blocks() -> Blocks:
+            for j, k in tasks:
+                from_j, from_k = opened[group.ids[j]]["shares"][k], computed[group.ids[k]]["shares"][j]
+                yield j, k, self.combine(from_j, from_k, (group.counts[j], group.counts[k]), group.bits)
+
+        return set(firsts) - lost, blocks()
+
+
+def _signed(client: Client, name: str, round: int, message: dict) -> bytes:
+    session = client.memory["agreement"]["session"]
+    return context("ciphertexts", session=session, round=round, name=name, digest=hashlib.sha256(wire.encode(message)).digest())
+
+
+@dataclass(frozen=True)
+class Mlwe(Encrypted):
+    """Lattice encryption (module-LWE): holds even if the server and a client collude."""
+
+    name = "mlwe"
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        params = mlwe.Params.for_bits(bits.shape[1])
+        secret, message = mlwe.encrypt(params, bits)
+        return dict(secret=secret.to_bytes(), bits=bits.shape[1]), message
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        return mlwe.evaluate(mlwe.Params.for_bits(bits.shape[1]), message, bits)
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        return mlwe.decrypt(mlwe.Secret.from_bytes(mlwe.Params.for_bits(bits), secret["secret"]), answer)
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        block = mlwe.combine(mlwe.Params.for_bits(bits), from_j, from_k)
+        return _shaped(block, shape)
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        sizes = mlwe.sizes(mlwe.Params.for_bits(bits), n_j, n_k)
+        return dict(once=sizes["up"], pair=sizes["back"], server=sizes["server"])
+
+
+@dataclass(frozen=True)
+class Paillier(Encrypted):
+    """The paper's PHE: Paillier's cryptosystem, many rows to a ciphertext."""
+
+    name = "paillier"
+    key_bits: int = param(3072, "", "size of the Paillier modulus; 2048 is the least")
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        from grapevine.crypto import paillier
+
+        key = paillier.make_key(self.key_bits)
+        return key.to_dict(), paillier.encrypt_columns(key, bits)
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        from grapevine.crypto import paillier
+
+        return paillier.answer(message, bits)
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        from grapevine.crypto import paillier
+
+        return paillier.open_answer(paillier.SecretKey.from_dict(secret), answer, shape[0], bits, shape[1])
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        from grapevine.crypto import paillier
+
+        return _shaped(paillier.distances(from_j, from_k, *shape, bits).astype(np.uint16), shape)
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        from grapevine.crypto import paillier
+
+        cost = paillier.cost(n_j, n_k, bits, self.key_bits)
+        return dict(once=cost["columns"], pair=cost["masked"], server=cost["server"])
+
+
+def _shaped(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    if block.shape != shape:
+        raise Mistake(f"a block of {block.shape} distances came where {shape} were due: start a new session")
+    return block
+
+
+# ---------------------------------------------------------------- ot
+
+
+@dataclass(frozen=True)
+class Ot(SecureHamming):
+    """The paper's oblivious transfer, extended and batched: few computations, very many bytes."""
+
+    name = "ot"
+    collusion = "what H and that client's own rows tell about the other's directions"
+    chunk_bytes: int = param(64 << 20, "", "the most bytes of transfers in one message")
+
+    def prelude(self, client: Client) -> dict:
+        """As receiver k: one offer for the base transfers with every sender."""
+        from grapevine.crypto import ot
+
+        secret, offer = ot.base_offer()
+        client.memory["ot.offer"] = dict(secret=secret, offer=offer)
+        return offer
+
+    def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
+        """As sender j: choose in every receiver's base transfers. The choices Δ are this pair's alone."""
+        from grapevine.crypto import ot
+
+        replies, keys = {}, {}
+        for k, offer in preludes.items():
+            if k != client.name and roles(client.name, k, sorted(client.pinned))[0] == client.name:
+                delta = fresh_secret()[: ot.SECURITY // 8]
+                choices = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
+                key, replies[k] = ot.base_choose(offer, choices, _pair_info(client, client.name, k))
+                keys[k] = dict(delta=delta, keys=key)
+        client.memory["ot.keys"] = keys
+        return replies
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        """As receiver k: the base keys, and the first chunk's choices, masked. `preludes[j]` are the replies of sender j."""
+        from grapevine.crypto import ot
+
+        plain = np.unpackbits(bits, axis=1, count=group.bits)
+        client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round)
+        own = client.memory["ot.offer"]
+        requests = {}
+        for j, replies in preludes.items():
+            if client.name not in replies or not group.counts.get(j) or not len(bits):
+                continue
+            info = _pair_info(client, j, client.name)
+            receiver = ot.Receiver(plain, group.counts[j], info, self.chunk_bytes)
+            receiver.take_offer(own["secret"], own["offer"])
+            receiver.learn_keys(replies[client.name])
+            requests[j] = receiver.request(0)
+            client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
+        del client.memory["ot.offer"]  # base transfers serve one computation of H: a second one would reuse their masks
+        return dict(requests=requests)
+
+    @step
+    def transfer(self, client: Client, requests: dict) -> dict:
+        """As sender j: a chunk for every receiver that asks; after the last one, the share for the server."""
+        from grapevine.crypto import ot
+
+        own = client.memory["bits"]
+        plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
+        chunks, shares = {}, {}
+        for k, request in requests.items():
+            slot = f"ot.sender.{k}"
+            if slot in client.memory:
+                sender = ot.Sender.from_dict(client.memory[slot])
+            else:
+                sender = ot.Sender(plain, own["counts"][k], _pair_info(client, client.name, k), self.chunk_bytes)
+                sender.take_keys(**client.memory["ot.keys"][k])
+            chunks[k] = sender.transfer(request)
+            if sender.next == sender.plan.chunks:
+                shares[k] = sender.share()
+            client.memory[slot] = sender.to_dict()
+        return dict(chunks=chunks, shares=shares)
+
+    @step
+    def receive(self, client: Client, chunks: dict) -> dict:
+        """As receiver k: take a chunk of every sender; then the next request, or the share for the server."""
+        from grapevine.crypto import ot
+
+        requests, shares = {}, {}
+        for j, chunk in chunks.items():
+            receiver = ot.Receiver.from_dict(client.memory[f"ot.receiver.{j}"])
+            receiver.receive(chunk)
+            if receiver.next == receiver.plan.chunks:
+                shares[j] = receiver.share()
+            else:
+                requests[j] = receiver.request(receiver.next)
+            client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
+        return dict(requests=requests, shares=shares)
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        from grapevine.crypto import ot
+
+        present, ids = set(firsts), group.ids
+        requests = {k: dict(first["requests"]) for k, first in firsts.items()}
+        from_j: dict[tuple[str, str], dict] = {}
+        from_k: dict[tuple[str, str], dict] = {}
+        while any(requests.values()):
+            open_pairs = [(j, k) for k in sorted(requests) for j in requests[k] if {j, k} <= present]
+            if not open_pairs:
+                break
+            each = {ids[j]: dict(requests={k: requests[k][j] for jj, k in open_pairs if jj == j}) for j, _ in open_pairs}
+            sent = server.ask(self.transfer, each=each)
+            present -= {j for j, _ in open_pairs if ids[j] not in sent}
+            open_pairs = [(j, k) for j, k in open_pairs if j in present]
+            each = {ids[k]: dict(chunks={j: sent[ids[j]]["chunks"][k] for j, kk in open_pairs if kk == k}) for _, k in open_pairs}
+            got = server.ask(self.receive, each=each) if each else {}
+            present -= {k for _, k in open_pairs if ids[k] not in got}
+            from_j |= {(j, k): sent[ids[j]]["shares"][k] for j, k in open_pairs if k in sent[ids[j]]["shares"]}
+            from_k |= {(j, k): got[ids[k]]["shares"][j] for j, k in open_pairs if k in present and j in got[ids[k]]["shares"]}
+            requests = {k: dict(got[ids[k]]["requests"]) for k in sorted({k for _, k in open_pairs}) if k in present}
+
+        def blocks() -> Blocks:
+            for j, k in from_k:
+                if {j, k} <= present:
+                    shape = (group.counts[j], group.counts[k])
+                    yield j, k, ot.distances(from_j[j, k], from_k[j, k], *shape, group.bits).astype(np.uint16)
+
+        return present, blocks()
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        from grapevine.crypto import ot
+
+        cost = ot.cost(n_j, n_k, bits, self.chunk_bytes)
+        return dict(once=0, pair=cost["base"] + cost["u"] + cost["tau"], server=cost["server"])
+
+
+def _pair_info(client: Client, sender: str, receiver: str) -> bytes:
+    agreed = agreement(client)
+    return context("ot", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, sender=sender, receiver=receiver)
+
+
+PROTOCOLS: dict[str, type[SecureHamming]] = {p.name: p for p in (Mlwe, Psm, Paillier, Ot, Plain)}
+
+
+def protocol(name: str) -> SecureHamming:
+    """A protocol by its name."""
+    if name not in PROTOCOLS:
+        raise Mistake(f"there is no protocol '{name}': take {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS[name]()
