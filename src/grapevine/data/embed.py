@@ -22,8 +22,9 @@ DIMENSIONS = {"efficientnet-lite0": 1280}
 # One cache file per so many images: a broken run loses little, and a longer data set reuses the start of a shorter one.
 CHUNK = 512
 BATCH = 64
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
+# The scale these weights were trained with. (With the usual ImageNet means and deviations, as the package's example has it, a
+# linear probe on 800 CIFAR-10 images at 112 pixels reads 0.705 instead of 0.761.)
+CENTRE, SPREAD = 127.0, 128.0
 
 
 def embed_images(
@@ -82,11 +83,10 @@ def _pretrained(name: str, pixels: int) -> nn.Module:
 
 @torch.no_grad()
 def _embed(network: nn.Module, x: Tensor, pixels: int) -> Tensor:
-    mean, std = (torch.tensor(t).view(1, 3, 1, 1) for t in (MEAN, STD))
     rows = []
     for batch in x.split(BATCH):
-        batch = F.interpolate(batch.float() / 255, size=(pixels, pixels), mode="bilinear", antialias=True)
-        batch = (batch.expand(-1, 3, -1, -1) - mean) / std
+        batch = F.interpolate(batch.float(), size=(pixels, pixels), mode="bilinear", antialias=True)
+        batch = ((batch - CENTRE) / SPREAD).expand(-1, 3, -1, -1)
         features = network.extract_features(batch.contiguous(memory_format=torch.channels_last))
         rows.append(features.mean((2, 3)))
     return torch.cat(rows)
