@@ -16,7 +16,7 @@ from typing import Any
 from grapevine.page import COLOURS, text
 
 MOST_TABLE_ROWS = 500
-LONGEST = 15  # letters of a name beside a bar
+LONGEST = 14  # letters of a name beside a bar
 NUMBERS = 19  # percent of the width for the numbers behind bars
 LINE = 15  # pixels between lines of small text
 
@@ -34,7 +34,7 @@ def short(name: Any, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def ticks(low: float, high: float, about: int = 4) -> list[float]:
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
     """Round numbers from at or below `low` to at or above `high`."""
     if high <= low:
         high = low + (abs(low) or 1.0)
@@ -58,7 +58,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[Any]], more: str = "") -
     )
     left = len(rows) - MOST_TABLE_ROWS
     rest = f"<p>… and {count(left)} more lines{text(more and f', in {more}')}.</p>" if left > 0 else ""
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{rest}'
+    inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="Table">{inner}</div>{rest}'
 
 
 def _cell(shown: str, kind: str) -> str:
@@ -78,7 +79,10 @@ def _shown(value: Any) -> str:
 
 def settings(values: dict[str, Any]) -> str:
     """Nested settings as a list of `name.inner` and value."""
-    rows = "".join(f"<tr><th scope=row>{text(name)}</th><td>{text(_shown(value))}</td></tr>" for name, value in _flat(values))
+    rows = "".join(
+        f"<tr><th scope=row>{text(name).replace('_', '_<wbr>')}</th><td>{text(_shown(value))}</td></tr>"
+        for name, value in _flat(values)
+    )
     return f'<table class="settings"><tbody>{rows}</tbody></table>'
 
 
@@ -176,7 +180,7 @@ def line(
     """One line per series over x; a missing value leaves a gap. `mark` is a place on x and what happened there."""
     seen = [v for values in series.values() for v in values if v is not None]
     tall = ticks(min(seen), max(seen))
-    across = [t for t in ticks(x[0], x[-1], 5) if x[0] <= t <= x[-1]] if len(x) > 1 else list(x)
+    across = [t for t in ticks(x[0], x[-1]) if x[0] <= t <= x[-1]] if len(x) > 1 else list(x)
     plane = _Plane([x[0], x[-1]] if len(x) > 1 else [x[0] - 1, x[0] + 1], tall)
     drawn = [plane.grid(y_format), plane.x_labels(across, x_format, x_name)]
     if mark:
@@ -272,12 +276,12 @@ def bars(
     wide: bool = False,
 ) -> str:
     """Lying bars, one line per name: the parts stacked and their sum written behind, or `beside` each other."""
-    thick = 11 if beside else 16
+    thick = 14 if beside else 16
     row = thick * len(parts) + 12 if beside else thick + 8
     sums = [sum(v[i] or 0 for v in parts.values()) for i in range(len(names))]
     seen = [v for values in parts.values() for v in values if v is not None] if beside else sums
     longest = most or max(seen, default=0) or 1
-    start = 2.0 + 1.9 * max((len(short(name, LONGEST)) for name in names), default=0)  # percent: the names fit on a phone
+    start = 2.0 + 2.2 * max((len(short(name, LONGEST)) for name in names), default=0)  # percent: the names fit on a phone
     drawn = []
     for i, name in enumerate(names):
         middle = i * row + row / 2
@@ -294,7 +298,7 @@ def bars(
             drawn.append(f'<rect class="s{j % COLOURS} of{j} bar" {box}/>')
             if beside:
                 drawn.append(
-                    _text(f"{at + width:.2f}%", y + thick - 2, value_format(values[i]), "start", f' dx="6" class="of{j}"')
+                    _text(f"{at + width:.2f}%", y + thick - 3, value_format(values[i]), "start", f' dx="6" class="of{j}"')
                 )
             else:
                 at += width
@@ -322,7 +326,7 @@ def heat(
     note: str = "",
     share_of: str = "",
 ) -> str:
-    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told, with their share of what, if that is said."""
+    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told; `share_of` names a row's sum, and the share of it is told."""
     cell = 30 if max(len(rows), len(cols)) <= 16 else 18 if len(cols) <= 30 else 11
     letters = 12 if cell > 12 else 9
     left = 16 + letters * 0.6 * max((len(short(name, 14)) for name in rows), default=1)
@@ -341,7 +345,7 @@ def heat(
                 continue
             x, y, dark = left + j * cell, top + i * cell, shade(shares[i][j])
             told = f"{row_name}: {name}\n{col_name}: {cols[j]}\n{count(value)}"
-            told += f" ({shares[i][j]:.0%} of {share_of})" if share_of else ""
+            told += f" ({value / sum(values[i]):.0%} of {share_of})" if share_of else ""
             box = f'x="{x:g}" y="{y:g}" width="{cell - 1}" height="{cell - 1}"'
             ink = ""
             if cell >= 30:

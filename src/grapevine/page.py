@@ -79,6 +79,7 @@ svg .mark{stroke:var(--soft);stroke-dasharray:3 3}
 .line polyline{vector-effect:non-scaling-stroke}
 .line.s1{stroke-dasharray:7 4}
 .fill,.bar,.point{fill:var(--c)}
+.bar{shape-rendering:crispEdges}
 .hit>rect:first-child{fill:var(--ink);fill-opacity:0}
 .hit>line{stroke:var(--ink);opacity:0}
 .hit.on>line{opacity:.5}
@@ -118,7 +119,11 @@ td{overflow-wrap:break-word}
 th{font-weight:600;color:var(--soft);white-space:nowrap}
 .n{text-align:right}
 td.n{white-space:nowrap}
-.long{min-width:15rem}
+.long{min-width:12rem}
+td:first-child:not(.long){white-space:nowrap}
+.many{columns:19rem;column-gap:1rem;margin-top:1rem}
+.many .card{break-inside:avoid;margin-bottom:1rem}
+.below{margin-top:1rem}
 .settings{width:100%;table-layout:fixed}
 .settings th{white-space:normal;width:46%;overflow-wrap:anywhere;font-weight:400}
 .settings td{overflow-wrap:anywhere;padding-right:0}

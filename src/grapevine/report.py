@@ -7,6 +7,7 @@ machine, so nothing is looked up outside it: neither the data nor the versions i
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,9 +59,14 @@ def _json(path: Path) -> dict | None:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise Mistake(f"{path} is not readable as JSON ({error}); repeat the run, or take the file from a copy.") from None
+    if not isinstance(value, dict):
+        raise Mistake(
+            f"{path} holds no settings or results but a {type(value).__name__}; repeat the run, or take it from a copy."
+        )
+    return value
 
 
 def _lines(path: Path) -> list[dict]:
@@ -131,7 +137,7 @@ def _unfinished(settings: dict, history: list, times: list, about: str) -> str:
     }
     notice = (
         "There is no result yet: the run is going on, or was stopped and --resume goes on with it. "
-        f"This page loads itself again every {REFRESH_SECONDS} seconds; `grapevine report` brings it up to date."
+        f"This page loads itself again every {REFRESH_SECONDS} seconds; run grapevine report again to bring it up to date."
     )
     return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{_tiles(tiles)}'
 
@@ -173,14 +179,18 @@ def _accuracy(history: list[dict], times: list[dict], result: dict | None) -> st
     series = {name: values for name, values in series.items() if any(v is not None for v in values)}
     if not series:
         return '<p class="aside">No accuracy could be measured: there are no test rows.</p>'
+    best = result["best_round"] if result else None
+    every = -(-len(history) // MOST_COLUMNS)
+    history = [line for i, line in enumerate(history) if i % every == 0 or line["round"] in (best, history[-1]["round"])]
+    series = {name: [line.get(kept[name]) for line in history] for name in series}
     rounds = [line["round"] for line in history]
     sent = [line["bytes_up"] + line["bytes_down"] for line in history]
     clock = {0: 0.0, **{line["round"]: line["seconds"] for line in times}}
-    best = rounds.index(result["best_round"]) if result and result["best_round"] in rounds else None
+    note = f"Every {every}th evaluation is drawn; all are in history.jsonl." if every > 1 else ""
 
     def curve(x: Sequence[float], x_name: str, x_format: Any) -> str:
-        mark = None if best is None else (x[best], f"kept: round {rounds[best]}")
-        return charts.line(f"Accuracy by {x_name}", x, series, x_name, percent, x_format, mark=mark, wide=True)
+        mark = (x[rounds.index(best)], f"kept: round {best}") if best in rounds else None
+        return charts.line(f"Accuracy by {x_name}", x, series, x_name, percent, x_format, note, mark, wide=True)
 
     choices = {"rounds": curve(rounds, "round", count)}
     if sent[-1]:
@@ -188,7 +198,7 @@ def _accuracy(history: list[dict], times: list[dict], result: dict | None) -> st
     if all(r in clock for r in rounds) and len(rounds) > 1:
         choices["seconds"] = curve([clock[r] for r in rounds], "seconds", lambda s: f"{s:.4g} s")
     more = _pseudo_labels(history) + "".join(_notes(history))
-    return page.views("over", choices) + (f'<div class="grid2" style="margin-top:1rem">{more}</div>' if more else "")
+    return page.views("over", choices) + (f'<div class="grid2 below">{more}</div>' if more else "")
 
 
 def _pseudo_labels(history: list[dict]) -> str:
@@ -212,11 +222,10 @@ def _notes(history: list[dict]) -> list[str]:
     """What else the method wrote down, each as a curve."""
     known = {"round", "accuracy", "validation_accuracy", "pseudo_label_accuracy", "pseudo_labels_used", "pseudo_labels_of",
              "bytes_up", "bytes_down"}  # fmt: skip
-    names = dict.fromkeys(name for line in history for name, value in line.items() if isinstance(value, (int, float)))
     out = []
-    for name in names:
-        if name not in known:
-            lines = [line for line in history if isinstance(line.get(name), (int, float))]
+    for name in dict.fromkeys(name for line in history for name in line if name not in known):
+        lines = [line for line in history if isinstance(line.get(name), (int, float)) and math.isfinite(line[name])]
+        if lines:
             x, values = [line["round"] for line in lines], [line[name] for line in lines]
             out.append(charts.line(name.replace("_", " ").capitalize(), x, {name: values}, "round", lambda v: f"{v:.4g}"))
     return out
@@ -240,7 +249,9 @@ def _clients(result: dict | None, split: dict | None) -> str:
     note += f" {_many(missing, 'client')} without test rows left out." if missing else ""
     names = [f"client {row['id']}" for row in rows]
     if len(rows) <= MOST_BARS:
-        numbers = charts.table(["client", "rows", "accuracy"], [[row["id"], row["n"], percent(row["accuracy"])] for row in rows])
+        numbers = charts.table(
+            ["client", "rows", "accuracy"], [[str(row["id"]), row["n"], percent(row["accuracy"])] for row in rows]
+        )
         return charts.bars("Accuracy per client", names, {"accuracy": values}, percent, "client", note, most=1.0, numbers=numbers)
     if len(rows) <= MOST_COLUMNS:
         ends = [(0, "worst"), (len(rows), "best")]
@@ -248,9 +259,11 @@ def _clients(result: dict | None, split: dict | None) -> str:
     counts = [0] * 20
     for value in values:
         counts[min(int(value * 20), 19)] += 1
-    worst = charts.table(["client", "rows", "accuracy"], [[row["id"], row["n"], percent(row["accuracy"])] for row in rows[:10]])
+    worst = charts.table(
+        ["client", "rows", "accuracy"], [[str(row["id"]), row["n"], percent(row["accuracy"])] for row in rows[:10]]
+    )
     drawn = _histogram("Accuracy per client", counts, "accuracy", "clients", note, wide=True)
-    return f'{drawn}<div class="card" style="margin-top:1rem"><h3>The ten worst clients</h3>{worst}</div>'
+    return f'{drawn}<div class="card below"><h3>The ten worst clients</h3>{worst}</div>'
 
 
 def _histogram(
@@ -392,7 +405,7 @@ def _settings(settings: dict, result: dict | None, split: dict | None) -> str:
     cards = "".join(
         f'<div class="card"><h3>{text(name)}</h3>{charts.settings(group)}</div>' for name, group in groups.items() if group
     )
-    return f'{repeat}<div class="grid3" style="margin-top:1rem">{cards}</div>'
+    return f'{repeat}<div class="many">{cards}</div>'
 
 
 def _command(settings: dict, split: dict | None) -> str:
@@ -419,11 +432,11 @@ def _command(settings: dict, split: dict | None) -> str:
 def write_label(folder: Path, summary: dict[str, Any]) -> Path:
     """Make report.html of a label job.
 
-    `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that have
-    this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (or None); `classes`; `expected` with accuracy,
-    alone, n, calibration [{from, to, n, right}] (or None); `settings`, `seconds`, `protocol`, `seed_note`, `warnings`, `version`,
-    `command`; `bytes_by_step` [{step, direction, bytes, messages, reveals}]; `graph` with x, y, cls, party (or None): a sample laid
-    out in the plane, classes and parties by name or number, −1 for none.
+    `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that
+    have this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (share of the new labels that are right, or
+    None); `classes`; `expected` with accuracy, alone, n, calibration [{from, to, n, right}] (or None); `settings`, `seconds`,
+    `protocol`, `seed_note`, `warnings`, `version`, `command`; `bytes_by_step` [{step, direction, bytes, messages, reveals}];
+    `graph` with x, y, cls, party (or None): a sample laid out in the plane, classes and parties by name or number, −1 for none.
     """
     folder = Path(folder)
     sections = [
@@ -442,18 +455,18 @@ def write_label(folder: Path, summary: dict[str, Any]) -> Path:
 
 def _label_head(summary: dict, names: str) -> str:
     parties, expected = summary["parties"], summary["expected"]
-    rows, abstained = (sum(party[key] for party in parties) for key in ("rows", "abstained"))
-    given = sum(party["labelled"] for party in parties)
+    rows, given, abstained = (sum(party[key] for party in parties) for key in ("rows", "labelled", "abstained"))
+    new = sum(map(_new, parties))
     kind = f'<p class="kind">Label job · {text(names)} · protocol {text(summary["protocol"])}</p>'
-    sentence = f"{count(rows - given - abstained)} rows got a label from the {count(given)} that had one, without moving any row"
+    sentence = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row"
     sent = sum(line["bytes"] for line in summary["bytes_by_step"])
     together, alone = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy")
     if together is not None:
         what = f"Of the new labels, {percent(together)} are right"
     elif expected:
         together, alone = expected["accuracy"], expected["alone"]
-        what = f"About {percent(together)} of the new labels are expected to be right: so many of {count(expected['n'])} known labels "
-        what += "were found again when they were hidden"
+        what = f"About {percent(together)} of the new labels are expected to be right: "
+        what += f"so many of {count(expected['n'])} known labels were found again when they were hidden"
     else:
         what = "How many are right is not known: there were too few known labels to hide some"
     what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
@@ -461,7 +474,7 @@ def _label_head(summary: dict, names: str) -> str:
     tiles = {
         "rows": count(rows),
         "came labelled": count(given),
-        "new labels": count(rows - given - abstained),
+        "new labels": count(new),
         "left without": count(abstained),
     }
     if together is not None:
@@ -474,15 +487,19 @@ def _label_head(summary: dict, names: str) -> str:
 
 
 def _overall(parties: list[dict], key: str) -> float | None:
-    """The mean over parties where it is known, weighed by their rows without a given label."""
-    known = [(party[key], party["rows"] - party["labelled"]) for party in parties if party[key] is not None]
+    """The mean over parties where it is known, weighed by their new labels."""
+    known = [(party[key], _new(party)) for party in parties if party[key] is not None]
     total = sum(n for _, n in known)
     return sum(value * n for value, n in known) / total if total else None
 
 
+def _new(party: dict) -> int:
+    return party["rows"] - party["labelled"] - party["abstained"]
+
+
 def _parties(summary: dict) -> str:
     heads = ["party", "rows", "came labelled", "new labels", "left without", "right", "right alone"]
-    rows = [[p["name"], p["rows"], p["labelled"], p["rows"] - p["labelled"] - p["abstained"], p["abstained"],
+    rows = [[p["name"], p["rows"], p["labelled"], _new(p), p["abstained"],
              None if p["accuracy"] is None else percent(p["accuracy"]),
              None if p["alone_accuracy"] is None else percent(p["alone_accuracy"])] for p in summary["parties"]]  # fmt: skip
     note = ""
@@ -534,7 +551,7 @@ def _confidence(summary: dict) -> str:
     small = "".join(
         _histogram(f"Confidence: {p['name']}", p["confidence_histogram"], "confidence", "rows", height=110) for p in parties
     )
-    return f'{drawn}<div class="grid3" style="margin-top:1rem">{small}</div>'
+    return f'{drawn}<div class="grid3 below">{small}</div>'
 
 
 def _balance(summary: dict) -> str:
@@ -548,6 +565,8 @@ def _balance(summary: dict) -> str:
     total = [sum(column) for column in zip(*counts)]
     over = charts.bars("Rows per class", classes, {"rows": total}, count, "class", note)
     shares = [[n / (sum(line) or 1) for n in line] for line in counts]
+    most = max(map(max, shares))
+    shares = [[share / most for share in line] for line in shares]
     told = "Drawn by the share within a party; the numbers are rows."
     heat = charts.heat("Classes per party", names, classes, counts, shares, "party", "class", told, "the party's rows")
     return f'<div class="grid2">{over}{heat}</div>'
@@ -581,8 +600,8 @@ def _left(summary: dict) -> str:
     names = [f"{line['step']} {arrows.get(line['direction'], line['direction'])}" for line in lines]
     note = "↑ party to server, ↓ server to party; all parties together. Each party's own account is its disclosure.jsonl."
     drawn = charts.bars("Bytes by step", names, {"bytes": [line["bytes"] for line in lines]}, size, "step", note, wide=True)
-    rows = [[line["step"], line["direction"], size(line["bytes"]), line["messages"], line["reveals"]] for line in lines]
-    told = charts.table(["step", "direction", "bytes", "messages", "what it reveals"], rows)
+    rows = [[line["step"], line["direction"], line["reveals"], size(line["bytes"]), line["messages"]] for line in lines]
+    told = charts.table(["step", "direction", "what it reveals", "bytes", "messages"], rows)
     return f'<div class="grid2">{drawn}<div class="card wide"><h3>What it reveals</h3>{told}</div></div>'
 
 
