@@ -438,6 +438,6 @@ def test_statistics_that_are_missing_or_do_not_fit():
     with pytest.raises(Mistake, match="no client has data for the statistics of layer 'features.1'"):
         combine_statistics([batch_statistics(net, [])])
     good = combine_statistics([batch_statistics(net, [images(3, (1, 8, 8))])])
-    with pytest.raises(Mistake, match="'features.1.var' is in the network but not in the weights"):
+    with pytest.raises(Mistake, match="statistics do not fit: 'features.1.var' is in the network but not in the statistics"):
         load_statistics(net, {n: t for n, t in good.items() if n != "features.1.var"})
     assert combine_statistics([batch_statistics(build("mlp", (4,), 2), [torch.zeros(3, 4)])]) == {}

@@ -76,13 +76,13 @@ class Network(nn.Module):
                 m.generator = generator
 
 
-def _check_same(name: str, own: Tensor | None, given: Tensor | None) -> None:
+def _check_same(name: str, own: Tensor | None, given: Tensor | None, what: str = "weights") -> None:
     if own is None or given is None:
-        here, there = ("weights", "network") if own is None else ("network", "weights")
-        raise Mistake(f"weights do not fit: {name!r} is in the {here} but not in the {there}; build the same model and norm.")
+        here, there = (what, "network") if own is None else ("network", what)
+        raise Mistake(f"{what} do not fit: {name!r} is in the {here} but not in the {there}; build the same model and norm.")
     if own.shape != given.shape or own.dtype != given.dtype:
-        of = f"{_describe(given)} in the weights and {_describe(own)} in the network"
-        raise Mistake(f"weights do not fit: {name!r} is {of}; build the same model for the same shape and classes.")
+        of = f"{_describe(given)} in the {what} and {_describe(own)} in the network"
+        raise Mistake(f"{what} do not fit: {name!r} is {of}; build the same model for the same shape and classes.")
 
 
 def _describe(t: Tensor) -> str:
@@ -566,7 +566,7 @@ def load_statistics(net: Network, statistics: dict[str, Tensor]) -> Network:
     layers = _static_layers(net)
     wanted = {f"{name}.{part}": layer.weight for name, layer in layers.items() for part in ("mean", "var")}
     for name in [*wanted, *statistics]:
-        _check_same(name, wanted.get(name), statistics.get(name))
+        _check_same(name, wanted.get(name), statistics.get(name), "statistics")
     for name, layer in layers.items():
         layer.mean, layer.var = (statistics[f"{name}.{part}"].to(layer.weight.device, copy=True) for part in ("mean", "var"))
     return net
