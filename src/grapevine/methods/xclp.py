@@ -364,17 +364,17 @@ class Label(Method):
     def run(self, server: Server, clients: list[Id], number: int) -> dict:
         session_id = f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
         ids = {party_name(id): id for id in clients}
-        hello = self._named(server.ask(self.keys, to=clients, session_id=session_id))
+        hello = named(server.ask(self.keys, to=clients, session_id=session_id))
         self._compare(hello)
         classes = sorted({name for reply in hello.values() for name in reply["classes"].values()})
-        met = self._named(server.ask(
+        met = named(server.ask(
             self.meet, to=[ids[name] for name in hello], offers={name: reply["offer"] for name, reply in hello.items()},
             preludes={name: reply["prelude"] for name, reply in hello.items()}, classes=dict(enumerate(classes)),
         ))  # fmt: skip
-        moments = self._moments(server, ids, sorted(hello), met)
+        moments = pooled_moments(server, self.moments, ids, sorted(hello), met)
         counts = {name: hello[name]["rows"] for name in sorted(met)}
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
-        shared = self._named(server.ask(
+        shared = named(server.ask(
             self.share, to=[ids[name] for name in met],
             each={ids[name]: dict(letters={other: met[other]["letters"][name] for other in met if other != name}) for name in met},
             moments=moments, preludes={name: reply["prelude"] for name, reply in met.items()}, counts=counts,
@@ -388,17 +388,11 @@ class Label(Method):
         each = {name: dict(columns=columns) for name, columns in self.xclp.columns(graphs, names, group, labelled).items()}
         occasion, totals = self.xclp.row_sums(server, self.spread, self.spread_again, names, group, each, total=total)
         parties = {name: i for i, name in enumerate(occasion.parties)}
-        done = self._named(server.ask(
+        done = named(server.ask(
             self.receive, each={ids[name]: dict(rows=totals[name]) for name in parties}, parties=parties, round=0,
             attempt=occasion.attempt,
         ))  # fmt: skip
         return self._conclude(server, ids, done, occasion, names, classes)
-
-    def _named(self, replies: Mapping[Id, dict]) -> dict[str, dict]:
-        named = {party_name(id): reply for id, reply in replies.items()}
-        if len(named) < 2:
-            raise Mistake(f"only {', '.join(named) or 'nobody'} answered: propagation needs two parties.")
-        return named
 
     def _compare(self, hello: Mapping[str, dict]) -> None:
         widths = {name: reply["features"] for name, reply in hello.items()}
@@ -408,16 +402,6 @@ class Label(Method):
                 raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
         if not any(reply["labels"] for reply in hello.values()):
             raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
-
-    def _moments(self, server: Server, ids: Mapping[str, Id], asked: list[str], met: Mapping[str, dict]) -> np.ndarray:
-        """The pooled moments. If a party was lost after it offered its key, the sum begins again without it."""
-        attempt, parties, replies = 0, asked, met
-        while set(replies) != set(parties):
-            attempt, parties = attempt + 1, sorted(replies)
-            told = {name: i for i, name in enumerate(parties)}
-            replies = self._named(server.ask(self.moments, to=[ids[name] for name in parties], attempt=attempt, parties=told))
-        occasion = sums.Occasion("", b"", b"", "moments", 0, attempt, tuple(sorted(parties)))
-        return fixed.decode_wide(sums.sum_open({name: reply["moments"] for name, reply in replies.items()}, occasion, wide=True))
 
     def _conclude(self, server: Server, ids: Mapping[str, Id], done: Mapping[str, dict], occasion: sums.Occasion,
                   names: list[str], classes: list[str]) -> dict:  # fmt: skip
@@ -437,6 +421,29 @@ class Label(Method):
         if estimates:
             about["expected"] = estimates[best]
         return dict(about, neighbours=self.xclp.candidates[best])
+
+
+def named(replies: Mapping[Id, dict], what: str = "propagation") -> dict[str, dict]:
+    """Replies by the names that the protocols use."""
+    found = {party_name(id): reply for id, reply in replies.items()}
+    if len(found) < 2:
+        raise Mistake(f"only {', '.join(found) or 'nobody'} answered: {what} needs two parties.")
+    return found
+
+
+def pooled_moments(server: Server, again: object, ids: Mapping[str, Id], asked: list[str], met: Mapping[str, dict],
+                   what: str = "propagation") -> np.ndarray:  # fmt: skip
+    """The sum of everybody's masked moments. If a party was lost after it offered its key, the sum begins again without it.
+
+    `met` are the first replies; `again` is the step that is asked for the same moments under fresh masks.
+    """
+    attempt, parties, replies = 0, asked, met
+    while set(replies) != set(parties):
+        attempt, parties = attempt + 1, sorted(replies)
+        told = {name: i for i, name in enumerate(parties)}
+        replies = named(server.ask(again, to=[ids[name] for name in parties], attempt=attempt, parties=told), what)
+    occasion = sums.Occasion("", b"", b"", "moments", 0, attempt, tuple(sorted(parties)))
+    return fixed.decode_wide(sums.sum_open({name: reply["moments"] for name, reply in replies.items()}, occasion, wide=True))
 
 
 def features(client: Client) -> np.ndarray:
