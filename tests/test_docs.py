@@ -1,0 +1,130 @@
+"""The papers tell the truth: every code block of the README and the docs is run, in order, in a new folder for each page.
+
+```python blocks run in this process and share their names, page by page; ```console blocks are run line by line where a line
+starts with `$ ` (what follows is output), ```bash blocks line by line. A comment on the line before a block says otherwise:
+`<!-- file: NAME -->` saves it, `<!-- not run: REASON -->` leaves it out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>file|not run): (?P<word>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+BIN = Path(sys.executable).parent
+SECONDS = 120  # for one command on a busy machine
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    mark: str | None
+    word: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(m["kind"], m["text"], m["mark"], m["word"]) for m in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+
+
+def commands(block: Block) -> list[str]:
+    lines = block.text.replace("\\\n", " ").splitlines()
+    if block.kind == "console":
+        return [line[2:] for line in lines if line.startswith("$ ")]
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours, with the environment's own commands first, and no folder of data that happens to be here."""
+    kept = {name: value for name, value in os.environ.items() if name != "GRAPEVINE_DATA"}
+    return kept | dict(PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}") | more
+
+
+def run(command: list[str], folder: Path, **more: str) -> str:
+    env = environment(**more)
+    program = shutil.which(command[0], path=env["PATH"])
+    assert program, f"there is no command '{command[0]}'"
+    done = subprocess.run([program, *command[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = set(sys.modules)
+    names: dict = {}
+    for number, block in enumerate(blocks(page)):
+        if block.mark == "file":
+            (tmp_path / block.word).write_text(block.text, encoding="utf-8")
+        elif block.mark is None and block.kind == "python":
+            script = tmp_path / f"block_{number}.py"
+            script.write_text(block.text, encoding="utf-8")
+            names = {k: v for k, v in runpy.run_path(str(script), names).items() if not k.startswith("__")}
+        elif block.mark is None and block.kind in ("console", "bash"):
+            for command in commands(block):
+                run(shlex.split(command), tmp_path)
+    for name in set(sys.modules) - modules:  # a page's own modules must not be found by the next page
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
+            del sys.modules[name]
+
+
+def test_every_block_says_what_it_is():
+    """A fence without a language would be left out without a word; output and layouts are `text`."""
+    known = {"python", "console", "bash", "toml", "text", "json", "bibtex"}
+    unknown = [(page_name(page), b.kind, b.text[:40]) for page in PAGES for b in blocks(page) if b.kind not in known]
+    assert not unknown
+    for page in PAGES:
+        fences = len(re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M))
+        assert fences == 2 * len(blocks(page)), f"{page_name(page)}: a block that this file does not see"
+
+
+@pytest.fixture(scope="module")
+def own_package(tmp_path_factory) -> Path:
+    """The package of docs/write-a-method.md, installed into a folder of its own."""
+    source, site = tmp_path_factory.mktemp("own"), tmp_path_factory.mktemp("site")
+    for block in blocks(ROOT / "docs" / "write-a-method.md"):
+        if block.mark == "file":
+            (source / block.word).write_text(block.text, encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    run([*pip, "--no-build-isolation", "--target", str(site), str(source)], source)
+    return site
+
+
+def test_an_own_method_takes_less_than_40_lines_and_is_listed(own_package, tmp_path):
+    assert len((own_package / "my_method.py").read_text(encoding="utf-8").splitlines()) < 40
+    listed = json.loads(run(["grapevine", "methods", "--json"], tmp_path, PYTHONPATH=str(own_package)))
+    assert "self-training" in [method["name"] for method in listed]
+
+
+def test_an_own_method_passes_the_conformance_suite(own_package):
+    suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_conformance.py", "-k", "self-training"]
+    said = run(suite, ROOT, PYTHONPATH=str(own_package))
+    passed = re.search(r"(\d+) passed", said)
+    assert passed and int(passed[1]) >= 8, said
+
+
+def test_the_site_builds_without_warnings_and_asks_for_nothing_outside(tmp_path):
+    run(["mkdocs", "build", "--strict", "--quiet", "--config-file", str(ROOT / "mkdocs.yml"), "--site-dir", str(tmp_path)], ROOT)
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) >= len(PAGES) - 1  # the README is not part of the site
+    outside = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["'](?:https?:)?//""")
+    assert [page.name for page in pages if outside.search(page.read_text(encoding="utf-8"))] == []
+    assert [css.name for css in tmp_path.rglob("*.css") if re.search(r"url\(['\"]?(?:https?:)?//", css.read_text())] == []
