@@ -19,9 +19,24 @@ if TYPE_CHECKING:
     from grapevine.core import Method
     from grapevine.data.split import Split
     from grapevine.experiment import Run
+    from grapevine.labelling import LabelResult
     from grapevine.runs import Model
 
-_MODULES = {"core", "crypto", "data", "errors", "experiment", "graph", "learn", "methods", "models", "runs", "simulate", "wire"}
+_MODULES = {
+    "core",
+    "crypto",
+    "data",
+    "errors",
+    "experiment",
+    "graph",
+    "labelling",
+    "learn",
+    "methods",
+    "models",
+    "runs",
+    "simulate",
+    "wire",
+}
 
 
 def train(method: Method, split: Split, **settings: Any) -> Run:
@@ -30,6 +45,16 @@ def train(method: Method, split: Split, **settings: Any) -> Run:
 
     resume, progress = settings.pop("resume", False), settings.pop("progress", None)
     return Experiment(method, split, **settings).run(resume, progress)
+
+
+def label(parties: Any, **settings: Any) -> LabelResult:
+    """One-shot labels for every party's own rows: parties are (X, y) with y = −1 where a row is not labelled.
+
+    The settings are those of `grapevine label`: secure="mlwe", bits=4096, neighbours=10, alpha=0.99, …
+    """
+    from grapevine import labelling
+
+    return labelling.label(parties, **settings)
 
 
 def load(folder: str) -> Model:

@@ -64,7 +64,7 @@ def experiment_flags(command: Callable) -> Callable:
         click.option("--data-dir", metavar="DIR", help="Where data files are [else $GRAPEVINE_DATA, else the user's cache]."),
         click.option("--label", metavar="COL", help="The label column of a table."),
         click.option("--party", metavar="COL", help="The column of a table that says whose row it is."),
-        click.option("--clients", default=100, help="Number of clients."),
+        click.option("--clients", type=int, help="Number of clients [100, or all parties of a natural partition]."),
         click.option("--partition", default="iid", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch or natural."),
         click.option("--split", "split_file", metavar="FILE", help="Use the split.json of another run."),
         click.option("--labels", default="all", metavar="WHERE",
@@ -101,8 +101,9 @@ def make_split(flags: dict[str, Any], seed: int) -> Any:
         foreign = data.load(flags["irrelevant"].rsplit(":", 1)[0], data_dir=flags["data_dir"])
     if flags["split_file"]:
         return data.Split.load(flags["split_file"], dataset, foreign)
-    names = ("clients", "partition", "labels", "flip", "irrelevant", "validation")
-    return dataset.split(**{name: flags[name] for name in names}, foreign=foreign, seed=seed)
+    names = ("partition", "labels", "flip", "irrelevant", "validation")
+    clients = flags["clients"] if flags["clients"] or flags["partition"] == "natural" else 100
+    return dataset.split(clients=clients, **{name: flags[name] for name in names}, foreign=foreign, seed=seed)
 
 
 def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
@@ -113,6 +114,81 @@ def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
             raise Mistake(f"--set {text} is not field=value, as in --set lr=0.05.")
         pairs[name] = value
     return pairs
+
+
+# ---------------------------------------------------------------- label
+
+
+@main.command()
+@click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
+@click.option("--label", "label_column", metavar="COL", help="The label column; an empty cell, NaN or -1 is an unlabelled row.")
+@click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
+@click.option("--features", metavar="COL,...", help="The feature columns [all others].")
+@click.option("--truth", metavar="COL", help="True labels, for measuring only.")
+@click.option(
+    "--scale",
+    default="standard",
+    type=click.Choice(["standard", "none"]),
+    help="Features by securely summed moments, or as they are.",
+)
+@click.option("--impute", is_flag=True, help="Missing features become the secure mean.")
+@click.option("--embed", metavar="efficientnet-lite0|RUN", help="Features of images, or of a finished train run.")
+@click.option("--secure", default="mlwe", metavar="PROTOCOL", help="mlwe, psm, paillier, ot or plain (no protection).")
+@click.option("--bits", default=4096, help="Bits of a hash.")
+@click.option("--neighbours", default="10", metavar="K|auto", help="Neighbours of a row; auto tries several.")
+@click.option("--alpha", default=0.99, help="How far labels spread, below 1.")
+@click.option("--abstain", default=0.0, metavar="CONFIDENCE", help="Below this confidence a row gets no label.")
+@click.option("--groups", default=1, metavar="N", help="Label in N separate groups of parties: cheaper, less exact.")
+@click.option("--preset", default="paper", type=click.Choice(["paper", "code"]), help="The paper's text, or its authors' code.")
+@click.option("--seed", type=int, help="Repeats exactly; hyperplanes are then not secret.")
+@click.option("--workers", default=min(2, os.cpu_count() or 1), help="Parties computed side by side; never changes the result.")
+@click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
+@click.option("--out", metavar="DIR", help="A new folder for the results.")
+def label(parties: tuple[str, ...], label_column: str | None, id_column: str | None, features: str | None, truth: str | None,
+          embed: str | None, impute: bool, abstain: float, workers: int, dry_run: bool, out: str | None, seed: int | None,
+          **settings: Any) -> None:  # fmt: skip
+    """Labels for every party's own rows, in one shot, nobody's rows moved (XCLP).
+
+    Each PARTY is a CSV, Parquet or NPZ file, or with --embed a folder of images. Here all parties are on this machine, and the
+    cryptography is really run; between machines it is the same job: `grapevine host` and `grapevine join`.
+
+    \b
+    grapevine label north.csv south.csv east.csv --label diagnosis --id patient --out labels
+    grapevine label north.csv south.csv east.csv --label diagnosis --dry-run
+    """
+    from grapevine import labelling as job
+    from grapevine.parties import read_parties
+    from grapevine.terminal import StepBar, show_labels, show_plan
+
+    if not dry_run:
+        require_new(out)
+    columns = [name.strip() for name in features.split(",")] if features else None
+    read = read_parties(parties, label_column, id_column, columns, truth, impute, embed)
+    method = job.make_method(impute=impute, expected=True, seed=seed, **settings)
+    notes = job.check(read, method, abstain)
+    if dry_run:
+        show_plan(job.plan(read, method, workers), method.xclp.hamming, notes)
+        return
+    if seed is not None:
+        click.echo("Hyperplanes are reproducible, not secret.")
+    with StepBar("label") as bar:
+        result = job.run(read, method, seed, workers, abstain, bar)
+    job.write(Path(out), result, command_line())
+    show_labels(result, Path(out))
+
+
+def require_new(out: str | None) -> None:
+    """Before anything is read or computed."""
+    if not out:
+        raise Mistake("where should the results go? Say --out DIR, a new folder.")
+    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise Mistake(f"{out} exists and is not empty: take another --out.")
+
+
+def command_line() -> str:
+    import shlex
+
+    return shlex.join(["grapevine", *sys.argv[1:]])
 
 
 # ---------------------------------------------------------------- train
@@ -138,7 +214,7 @@ def train(method: str, seed: int, settings: tuple[str, ...], resume: bool, out: 
     from grapevine.terminal import Bar, show_result
 
     chosen = with_settings(methods.find(method), read_settings(settings))
-    if Path(out).exists() and any(Path(out).iterdir()) and not resume:  # before the data is read
+    if not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
         raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
     split = make_split(flags, seed)
     names = ("model", "norm", "rounds", "per_round", "workers", "device", "mode", "evaluate_every", "patience")
@@ -154,9 +230,7 @@ def train(method: str, seed: int, settings: tuple[str, ...], resume: bool, out: 
 
 
 def again(resume: bool) -> str:
-    import shlex
-
-    return shlex.join(["grapevine", *sys.argv[1:], *([] if resume else ["--resume"])])
+    return command_line() + ("" if resume else " --resume")
 
 
 def write_report(folder: str | Path) -> None:
@@ -304,25 +378,27 @@ def data_get(name: str, data_dir: str | None) -> None:
 @main.command()
 @click.option("--out", metavar="DIR", help="Keep the results [a temporary folder].")
 def demo(out: str | None) -> None:
-    """FedAvg on 10 clients' handwritten digits, in seconds.
+    """Ten parties label their handwritten digits together, with lattice encryption, in under a minute.
 
     \b
     grapevine demo
     """
     import tempfile
 
-    from grapevine import data
-    from grapevine.experiment import Experiment
-    from grapevine.methods import find
-    from grapevine.terminal import Bar, show_result
+    from grapevine import labelling as job
+    from grapevine.demo import digits_parties
+    from grapevine.terminal import StepBar, show_labels
 
-    folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "run"
-    split = data.load("digits").split(clients=10, labels="clients:200", seed=0)
-    with Bar("fedavg on digits") as bar:
-        run = Experiment(find("fedavg")(), split, rounds=20, out=folder, workers=min(2, os.cpu_count() or 1)).run(progress=bar)
-    alone = Experiment(find("alone")(), split, rounds=20, per_round=None).run()
-    write_report(folder)
-    show_result(run.result, folder)
+    if out:
+        require_new(out)
+    folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
+    parties = digits_parties(10)
+    rows, known = sum(len(p.ids) for p in parties), sum(label is not None for p in parties for label in p.labels)
     click.echo(
-        f"Ten clients, 200 labels in all: together {run.result['accuracy']:.1%}, each alone {alone.result['accuracy']:.1%}."
+        f"{len(parties)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row."
     )
+    method = job.make_method("mlwe", 1024, 10, 0.99, "standard", False, 1, "paper", True, None)
+    with StepBar("label") as bar:
+        result = job.run(parties, method, None, min(2, os.cpu_count() or 1), 0.0, bar)
+    job.write(folder, result, command_line())
+    show_labels(result, folder)

@@ -46,13 +46,14 @@ class Simulation:
     """All clients of a federation in this process.
 
     `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
-    `log` sees every reply as it leaves its client: what a party discloses.
+    `log` sees every reply as it leaves its client: what a party discloses; `progress` is told (step, clients done, clients).
     """
 
     def __init__(
         self, method: Method, data: Mapping[Id, ClientData], models: ModelSource | None, seed: int = 0, mode: str = "fast",
         workers: int = 1, store: Store | None = None, faults: Iterable[Fault] = (), truth: Callable[[Id], Tensor] | None = None,
         tap: Callable[[str, str, Id, bytes], None] | None = None, log: Callable[[str, Id, dict], None] | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
     ):  # fmt: skip
         if mode not in ("fast", "strict"):
             raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
@@ -64,8 +65,9 @@ class Simulation:
         # In one process everybody is who he says; between machines, people compare fingerprints.
         self.identities = {id: Identity.generate() for id in data}
         self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
-        self._faults, self._truth, self._tap, self._log = list(faults), truth, tap, log
+        self._faults, self._truth, self._tap, self._log, self._progress = list(faults), truth, tap, log, progress
         self._lost: set[Id] = set()
+        self._done = 0  # clients that have answered the step under way
         self._lock = threading.Lock()
         self._clients: dict[Id, Client] = {}
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
@@ -86,7 +88,8 @@ class Simulation:
 
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
         with self._blas.limit(limits=1) if self._pool else nullcontext():
-            answers = self.map(lambda item: self._deliver(step, *item, round), list(requests.items()))
+            answers = self.map(lambda item: self._deliver(step, *item, round, len(requests)), list(requests.items()))
+        self._done = 0
         # A reply is known by the request it answers; a second one to the same request is thrown away.
         replies: dict[Id, dict] = {}
         for id, copies in zip(requests, answers):
@@ -94,7 +97,15 @@ class Simulation:
                 replies.setdefault(id, copies[0])
         return replies
 
-    def _deliver(self, step: str, id: Id, payload: dict, round: int) -> list[dict]:
+    def _deliver(self, step: str, id: Id, payload: dict, round: int, clients: int) -> list[dict]:
+        replies = self._answer(step, id, payload, round)
+        if self._progress:
+            with self._lock:
+                self._done += 1
+                self._progress(step, self._done, clients)
+        return replies
+
+    def _answer(self, step: str, id: Id, payload: dict, round: int) -> list[dict]:
         """The replies that reach the server: none, one, or two."""
         if id in self._lost:
             return []

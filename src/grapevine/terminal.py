@@ -46,6 +46,38 @@ class Bar:
             print(f"{self.title}: round {done} of {total} {note}".rstrip(), flush=True)
 
 
+class StepBar:
+    """The progress of a protocol: its steps, and how many parties have answered the one under way."""
+
+    def __init__(self, title: str):
+        self.title, self._progress, self._tasks = title, None, {}
+
+    def __enter__(self) -> StepBar:
+        if sys.stdout.isatty():
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeElapsedColumn(),
+            )
+            self._progress = Progress(*columns, console=console)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if not self._progress:
+            if done == total:
+                print(f"{self.title}: {step}, {done} parties", flush=True)
+            return
+        if step not in self._tasks:
+            self._tasks[step] = self._progress.add_task(f"{self.title}: {step}", total=total)
+        self._progress.update(self._tasks[step], completed=done, total=total)
+
+
 @contextmanager
 def download_bar(title: str) -> Iterator[Callable[[int, int | None], None] | None]:
     """A progress callback (bytes so far, bytes in all) for a download."""
@@ -138,3 +170,59 @@ def show_split(split: Any, most: int = 30) -> None:
     console.print(
         ", ".join(f"{name} {n}" for name, n in sums.items()) + f", server {server}, validation {len(split.validation)}."
     )
+
+
+def show_plan(plan: dict, hamming: Any, notes: list[str]) -> None:
+    """`grapevine label --dry-run`: what would leave each party, what it reveals, and what it costs."""
+    first, entries = next(iter(plan["parties"].items()))
+    table = Table(title=f"What would leave {first} (nothing has been sent)")
+    for name in ("step", "field", "bytes", "reveals"):
+        table.add_column(name, overflow="fold")
+    for e in entries:
+        table.add_row(e["step"], e["field"], size(e["bytes"]), e["reveals"])
+    console.print(table)
+    sums = Table(title="All parties")
+    sums.add_column("party")
+    sums.add_column("would send", justify="right")
+    for name, lines in plan["parties"].items():
+        sums.add_row(name, size(sum(e["bytes"] for e in lines)))
+    console.print(sums)
+    for sentence in plan["learns"]:
+        console.print(sentence, soft_wrap=True)
+    console.print(f"If the server and one party collude, they learn {hamming.collusion}.", soft_wrap=True)
+    minutes = "under a minute" if plan["minutes"] < 1 else f"about {plan['minutes']:.0f} minutes"
+    console.print(f"With --secure {hamming.name}: {minutes} here, about {plan['memory_mb']:.0f} MB of memory.")
+    for note in [*notes, *([plan["advice"]] if plan["advice"] else [])]:
+        console.print(f"Note: {note}", soft_wrap=True)
+
+
+def show_labels(result: Any, folder: Path, most: int = 30) -> None:
+    """The closing table of a label job."""
+    measured = result.accuracy is not None
+    table = Table(
+        title=f"Labels by {result.method.xclp.hamming.name}, {result.method.xclp.bits} bits, {result.neighbours} neighbours"
+    )
+    for name in ("party", "rows", "given", "new", "abstained", *(("right", "alone") if measured else ())):
+        table.add_column(name, justify="left" if name == "party" else "right")
+    for p in result.parties[:most]:
+        given, abstained = sum(g is not None for g in p.given), int(p.abstained.sum())
+        numbers = [len(p.ids), given, len(p.ids) - given - abstained, abstained]
+        table.add_row(p.name, *map(str, numbers), *((percent(p.accuracy), percent(p.alone_accuracy)) if measured else ()))
+    console.print(table)
+    if len(result) > most:
+        console.print(f"… and {len(result) - most} more parties.")
+    for note in result.warnings:
+        console.print(f"Note: {note}", soft_wrap=True)
+    if measured:
+        console.print(f"Right together: {percent(result.accuracy)}; each party alone: {percent(result.alone_accuracy)}.")
+    if result.expected:
+        e = result.expected
+        console.print(f"Expected accuracy: {percent(e['accuracy'])} ({percent(e['low'])} to {percent(e['high'])}), from {e['n']} known "
+                      f"labels that were hidden; each party alone: {percent(e['alone'])}.", soft_wrap=True)  # fmt: skip
+        rows = [dict(confidence=f"{b['from']:.1f} to {b['to']:.1f}", hidden_labels=b["n"], right=percent(b["right"] / b["n"]))
+                for b in e["calibration"] if b["n"]]  # fmt: skip
+        show_table("How far to trust a confidence", rows)
+    else:
+        console.print("Expected accuracy: not known, too few labels could be hidden.")
+    console.print(f"{result.seconds:.1f} s, {size(result.bytes_up)} up, {size(result.bytes_down)} down.")
+    console.print(f"Everything is in {folder} (open {folder / 'report.html'}).", soft_wrap=True)
