@@ -1,0 +1,238 @@
+"""Gaussian heads from securely summed moments: the one-shot rival of XCLP for the label job (GH-OFL, ICLR 2026).
+
+Every class is a Gaussian in feature space. Its share, mean and covariance follow from counts, sums and sums of products of the
+labelled rows, and these add up over parties, so one masked sum gives the same classifier as all labelled rows in one place.
+
+    exchange       what leaves a client
+    1  keys        a signed public key; number of features; names of its classes
+    2  meet        masked: labelled rows per class, their sums per class, their second moments
+    +1 moments     the same under fresh masks, only after a party was lost
+    3  predict     nothing: every party makes the head from the pooled moments and labels its own rows
+
+`kind` says what a class's covariance is, and with it which second moments are summed, no more than it needs:
+    lda    one for all classes (linear discriminant analysis)        d(d + 1)/2 numbers, over all classes together
+    nb     a diagonal one for each class (Gaussian naive Bayes)      C · d
+    qda    a full one for each class (quadratic discriminants)       C · d(d + 1)/2
+
+Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
+server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
+more than XCLP's server learns of labels, and it is not little: the mean of a class with one labelled row is that row, and of a
+class that only one party labels, that party's. With two parties, the sum less one's own part is the other's. Server and a set
+of clients together learn the sum over the others.
+
+Numbers. Covariances are shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes them invertible for d > n too. A
+class with fewer than two labelled rows, or whose rows are all equal, takes the covariance within all classes; if no class has a
+spread, all take the same multiple of I (the nearest mean wins). Variances under `LEAST` of a covariance's largest are raised to
+that. A class without a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is
+1e-4 of its mean has its variance to about eight digits; one under 1e-7 counts as constant.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import softmax
+
+from grapevine import graph
+from grapevine.core import Client, Method, Server, param, party_name, step
+from grapevine.crypto import fixed, session, sums
+from grapevine.errors import Mistake
+from grapevine.methods.xclp import features, labels, named, pooled_moments, scaling
+
+KINDS = ("lda", "nb", "qda")
+LEAST = 1e-9  # of a covariance's largest variance
+ROUNDING = 1e-13  # of a second moment about 0: a variance below this is float64's error
+
+
+@dataclass(frozen=True)
+class Gaussian(Method):
+    """Every party's rows labelled by a Gaussian head on all parties' labelled rows. Results stay at each party, as "result"."""
+
+    name = "gaussian"
+    title = "Gaussian heads from securely summed class counts and moments (baseline of the label job)"
+    personal = True
+
+    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class; qda: a full one for each class")
+    shrinkage: float = param(0.1, "γ", "share of a multiple of the identity in every covariance")
+    scale: str = param("standard", "", "standard: features standardised by the pooled labelled rows; none: left as they are")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def keys(self, client: Client, session_id: str) -> dict:
+        """Exchange 1."""
+        width, classes = complete(client).shape[1], client.data.classes
+        return dict(offer=session.offer(client, session_id), features=int(width), classes=dict(enumerate(classes)))
+
+    @step
+    def meet(self, client: Client, offers: dict, classes: dict) -> dict:
+        """Exchange 2: check the keys, and mask this party's moments. (The clients' common seed is not needed.)"""
+        session.meet(client, offers)
+        client.memory["classes"] = classes
+        return self.moments(client, 0, {name: 0 for name in offers})
+
+    @step
+    def moments(self, client: Client, attempt: int, parties: dict) -> dict:
+        """Masked counts, sums and second moments of the labelled rows. Fresh masks in every attempt."""
+        occasion = session.begin(client, "moments", 0, attempt, parties)
+        n = len(client.data.labelled)
+        values = class_moments(complete(client)[:n], labels(client)[:n], len(client.memory["classes"]), self.kind)
+        shared = session.agreement(client).pair_secrets(occasion.parties)
+        return dict(moments=sums.sum_share(client.name, shared, occasion, fixed.encode_wide(values), wide=True))
+
+    @step
+    def predict(self, client: Client, moments: np.ndarray) -> dict:
+        """Exchange 3: labels, confidences and probabilities of all rows, in the order labelled, unlabelled. Nothing goes back."""
+        proba = self.probabilities(complete(client), moments, len(client.memory["classes"]))
+        found, confidence = graph.labels_and_confidence(proba, floor=0.0)
+        client.memory["result"] = dict(label=found, confidence=confidence, proba=proba)
+        return {}
+
+    def probabilities(self, V: np.ndarray, moments: np.ndarray, C: int) -> np.ndarray:
+        """P(class | row) for rows V, by Bayes' rule from the pooled moments."""
+        n, means, S, centre, std = statistics(moments, C, V.shape[1], self.kind, self.scale == "standard")
+        V = (V - centre) / std
+        prior = np.log(n, out=np.full(C, -np.inf), where=n > 0)
+        if self.kind == "lda":
+            T, _ = whitening(shrunk(S[0], self.shrinkage))
+            M = means @ T
+            # Squared distances to the means, less |vT|², which is the same for all classes.
+            return softmax(V @ T @ M.T - 0.5 * (M * M).sum(1) + prior, axis=1)
+        score = np.full((len(V), C), -np.inf)
+        for c in np.flatnonzero(n):
+            T, log_det = whitening(shrunk(S[c], self.shrinkage))
+            apart = (V - means[c]) * T if self.kind == "nb" else (V - means[c]) @ T
+            score[:, c] = prior[c] - 0.5 * ((apart * apart).sum(1) + log_det)
+        return softmax(score, axis=1)
+
+    # ------------------------------------------------------------ server
+
+    def check(self, server: Server) -> None:
+        if self.kind not in KINDS:
+            raise Mistake(f"kind '{self.kind}' is not known: take {', '.join(KINDS)}.")
+        if not 0 <= self.shrinkage <= 1:
+            raise Mistake(f"shrinkage is {self.shrinkage:g}: take 0 to 1, as in shrinkage=0.1.")
+        if self.scale not in ("standard", "none"):
+            raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
+
+    def setup(self, server: Server) -> dict:
+        return dict(round=0)
+
+    def shared(self, state: dict) -> dict:
+        return {}
+
+    def round(self, server: Server, state: dict) -> dict:
+        """One shot. The state says what the server knows: who was there, and how many labels each class has."""
+        ids = {party_name(id): id for id in server.clients}
+        hello = named(server.ask(self.keys, session_id=secrets.token_hex(16)), "a secure sum")
+        _compare(hello)
+        classes = sorted({name for reply in hello.values() for name in reply["classes"].values()})
+        met = named(server.ask(
+            self.meet, to=[ids[name] for name in hello], offers={name: reply["offer"] for name, reply in hello.items()},
+            classes=dict(enumerate(classes)),
+        ), "a secure sum")  # fmt: skip
+        moments = pooled_moments(server, self.moments, ids, sorted(hello), met, "a secure sum")
+        counts = np.rint(moments[: len(classes)]).astype(np.int64)
+        if not counts.any():
+            raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+        done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
+        return dict(round=1, classes=dict(enumerate(classes)), labels=counts,
+                    got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip
+
+
+def _compare(hello: Mapping[str, dict]) -> None:
+    widths = {name: reply["features"] for name, reply in hello.items()}
+    first = next(iter(widths))
+    for name, width in widths.items():
+        if width != widths[first]:
+            raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
+
+
+def complete(client: Client) -> np.ndarray:
+    """A party's rows. A missing value has no place in a second moment."""
+    V = features(client)
+    missing = np.argwhere(~np.isfinite(V))
+    if len(missing):
+        row, column = missing[0]
+        raise Mistake(f"{client.name} has {V[row, column]} in feature {column} of row {row}: Gaussian heads take complete rows.")
+    return V
+
+
+# ---------------------------------------------------------------- moments
+
+
+def class_moments(V: np.ndarray, y: np.ndarray, C: int, kind: str) -> np.ndarray:
+    """What a party adds: counts (C), sums (C × d), then the second moments that `kind` needs, as one vector."""
+    Y = graph.label_matrix(y, C)
+    if kind == "nb":
+        second = Y.T @ (V * V)
+    elif kind == "lda":
+        second = _triangle(V.T @ V)
+    else:
+        second = np.concatenate([_triangle(V[y == c].T @ V[y == c]) for c in range(C)])
+    return np.concatenate([Y.sum(0), (Y.T @ V).ravel(), second.ravel()])
+
+
+def statistics(moments: np.ndarray, C: int, d: int, kind: str, standardise: bool) -> tuple[np.ndarray, ...]:
+    """Counts (C), means (C × d), covariances, and what is taken off a row and divides it to be on the same scale as these.
+
+    Covariances: one matrix for lda (1 × d × d), a variance per class and feature for nb (C × d), a matrix per class for qda.
+    """
+    n, total, second = moments[:C], moments[C : C + C * d].reshape(C, d), moments[C + C * d :]
+    second = second.reshape(C, d) if kind == "nb" else _square(second.reshape(-1, d * (d + 1) // 2), d)
+    squares = (second if kind == "nb" else np.diagonal(second, axis1=1, axis2=2)).sum(0)
+    centre, std = scaling(np.concatenate([np.full(d, n.sum()), total.sum(0), squares]), d)
+    if not standardise:
+        std = np.ones(d)
+    means = total / np.maximum(n, 1.0)[:, None]
+    if kind == "nb":
+        rows, about_mean, unit = n, n[:, None] * means**2, std**2
+    elif kind == "lda":
+        rows, about_mean, unit = n.sum(keepdims=True), [(means.T * n) @ means], np.outer(std, std)
+    else:
+        rows, about_mean, unit = n, np.einsum("c,ci,cj->cij", n, means, means), np.outer(std, std)
+    each = (-1,) + (1,) * (second.ndim - 1)  # one number for each covariance
+    S = (second - about_mean) / np.maximum(rows, 1.0).reshape(each) / unit
+
+    pooled = np.tensordot(rows / rows.sum(), S, 1)
+    nothing = ROUNDING * (squares / std**2).sum() / n.sum()  # what is left of a spread when equal numbers are subtracted
+    if _trace(pooled, kind) <= nothing:
+        pooled = np.ones(d) if kind == "nb" else np.eye(d)
+    S = np.where(((rows < 2) | (_trace(S, kind) <= nothing)).reshape(each), pooled, S)
+    return n, (means - centre) / std, S, centre, std
+
+
+def _trace(S: np.ndarray, kind: str) -> np.ndarray:
+    return S.sum(-1) if kind == "nb" else np.trace(S, axis1=-2, axis2=-1)
+
+
+def _triangle(S: np.ndarray) -> np.ndarray:
+    return S[np.triu_indices(len(S))]
+
+
+def _square(triangles: np.ndarray, d: int) -> np.ndarray:
+    """Symmetric matrices from their upper triangles, one in each row."""
+    S = np.zeros((len(triangles), d, d))
+    i, j = np.triu_indices(d)
+    S[:, i, j] = S[:, j, i] = triangles
+    return S
+
+
+# ---------------------------------------------------------------- covariances
+
+
+def shrunk(S: np.ndarray, shrinkage: float) -> np.ndarray:
+    """(1 − γ)S + γ tr(S)/d · I, for a matrix, or for the vector that is a diagonal one."""
+    if S.ndim == 1:
+        return (1 - shrinkage) * S + shrinkage * S.mean()
+    return (1 - shrinkage) * S + shrinkage * np.trace(S) / len(S) * np.eye(len(S))
+
+
+def whitening(S: np.ndarray) -> tuple[np.ndarray, float]:
+    """T with T Tᵀ = S⁻¹ and log det S, after variances under `LEAST` of the largest are raised to that."""
+    variances, Q = (S, 1.0) if S.ndim == 1 else np.linalg.eigh(S)
+    variances = np.maximum(variances, LEAST * variances.max())
+    return Q / np.sqrt(variances), float(np.log(variances).sum())
