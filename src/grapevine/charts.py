@@ -252,7 +252,7 @@ def columns(
     drawn = [plane.grid(y_format)]
     for i, value in enumerate(values):
         begin, y = plane.across(i + gap / 2), plane.down(value)
-        width = plane.wide * (1 - gap) / n
+        width = plane.wide * (1 - gap if gap else 1.02) / n  # without a gap they overlap a little, or seams would be seen
         box = f'x="{_number(begin)}%" width="{width:.3f}%"'
         told = f"{names[i]}\n{y_name}: {y_format(value)}"
         bar = f'<rect class="s0 bar" {box} y="{y:.1f}" height="{plane.height - y:.1f}"/>'
@@ -326,7 +326,7 @@ def heat(
     note: str = "",
     share_of: str = "",
 ) -> str:
-    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told; `share_of` names a row's sum, and the share of it is told."""
+    """Numbers as colours: `shares` from 0 to 1 are drawn, `values` told, as shares too if `share_of` names what a row sums to."""
     cell = 30 if max(len(rows), len(cols)) <= 16 else 18 if len(cols) <= 30 else 11
     letters = 12 if cell > 12 else 9
     left = 16 + letters * 0.6 * max((len(short(name, 14)) for name in rows), default=1)

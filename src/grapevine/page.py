@@ -79,7 +79,6 @@ svg .mark{stroke:var(--soft);stroke-dasharray:3 3}
 .line polyline{vector-effect:non-scaling-stroke}
 .line.s1{stroke-dasharray:7 4}
 .fill,.bar,.point{fill:var(--c)}
-.bar{shape-rendering:crispEdges}
 .hit>rect:first-child{fill:var(--ink);fill-opacity:0}
 .hit>line{stroke:var(--ink);opacity:0}
 .hit.on>line{opacity:.5}

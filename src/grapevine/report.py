@@ -311,7 +311,7 @@ def _messages(messages: list[dict]) -> str:
     large = [name for name in sorted(totals, key=lambda name: (-totals[name], name))[:MOST_FIELDS] if totals[name] >= sent / 100]
     parts = {name: [one["fields"].get(name, {}).get("bytes", 0) for one in sums.values()] for name in large}
     parts["the rest"] = [one["bytes"] - sum(values[i] for values in parts.values()) for i, one in enumerate(sums.values())]
-    names = [f"{step} {'↑' if direction == 'up' else '↓'}" for step, direction in sums]
+    names = [f"{'↑' if direction == 'up' else '↓'} {step}" for step, direction in sums]
     steps = [[*key, one["messages"], one["bytes"], size(one["bytes"] / one["messages"])] for key, one in sums.items()]
     fields = [
         [*key, name, field["type"], "×".join(map(str, field["shape"])) or "one", field["bytes"]]
@@ -373,6 +373,7 @@ def _split(split: dict | None, classes: list[str]) -> str:
     rows = {kind: [sum(row < own for row in part[kind]) for _, part in holders] for kind in ("labelled", "unlabelled")}
     if split["foreign"]:
         rows["irrelevant"] = [sum(row >= own for row in part["labelled"] + part["unlabelled"]) for _, part in holders]
+    rows = {kind: counts for kind, counts in rows.items() if any(counts)}
     names = [name if name == "server" else f"client {name}" for name, _ in holders]
     sizes = charts.bars("Rows per client", names, rows, count, "client", few)
     if len(classes) > MOST_CLASSES or not any(part["labels"] for _, part in holders):
@@ -433,7 +434,7 @@ def write_label(folder: Path, summary: dict[str, Any]) -> Path:
     """Make report.html of a label job.
 
     `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that
-    have this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (share of the new labels that are right, or
+    have this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (share of new labels that are right, or
     None); `classes`; `expected` with accuracy, alone, n, calibration [{from, to, n, right}] (or None); `settings`, `seconds`,
     `protocol`, `seed_note`, `warnings`, `version`, `command`; `bytes_by_step` [{step, direction, bytes, messages, reveals}];
     `graph` with x, y, cls, party (or None): a sample laid out in the plane, classes and parties by name or number, −1 for none.
@@ -597,7 +598,7 @@ def _left(summary: dict) -> str:
     if not lines:
         return ""
     arrows = dict(up="↑", down="↓")
-    names = [f"{line['step']} {arrows.get(line['direction'], line['direction'])}" for line in lines]
+    names = [f"{arrows.get(line['direction'], line['direction'])} {line['step']}" for line in lines]
     note = "↑ party to server, ↓ server to party; all parties together. Each party's own account is its disclosure.jsonl."
     drawn = charts.bars("Bytes by step", names, {"bytes": [line["bytes"] for line in lines]}, size, "step", note, wide=True)
     rows = [[line["step"], line["direction"], line["reveals"], size(line["bytes"]), line["messages"]] for line in lines]

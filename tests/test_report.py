@@ -1,0 +1,641 @@
+"""The report: what it shows is what the files hold, nothing in them can break out of the page, and it works in a browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import grapevine as gv
+from grapevine import charts, cli, page, report
+from grapevine.errors import Mistake
+
+VOID = {"meta", "input", "wbr", "br"}
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a&amp;b",
+    "'; --x",
+    "</style></svg>",
+    "日本 é",
+    "x" * 300,
+)
+
+
+class Page(HTMLParser):
+    """A strict reader: every element is closed by its own end tag, in order."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.tables: dict[str, list[list[list[str]]]] = {}  # under the nearest heading
+        self.charts: list[tuple[str, str]] = []  # heading, aria-label
+        self.raw: dict[str, str] = dict(script="", style="")
+        self._heading = ""
+        self.feed(text)
+        self.close()
+        assert not self.open, f"not closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag in VOID:
+            return
+        self.open.append(tag)
+        if tag == "h3":
+            self._heading = ""
+        if tag == "table":
+            self.tables.setdefault(self._heading, []).append([])
+        if tag == "tr":
+            self.tables[self._heading][-1].append([])
+        if tag in ("td", "th"):
+            self.tables[self._heading][-1][-1].append("")
+        if tag == "svg" and dict(attributes).get("role") == "img":
+            assert "figure" in self.open
+            self.charts.append((self._heading, dict(attributes)["aria-label"]))
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in self.raw:
+            self.raw[self.open[-1]] += data
+            return
+        self.texts.append(data)
+        if self.open and self.open[-1] == "h3":
+            self._heading += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.tables[self._heading][-1][-1][-1] += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.texts)
+
+    def settings(self, heading: str) -> dict[str, str]:
+        return {row[0]: row[1] for row in self.tables[heading][0]}
+
+
+def read(folder: Path) -> Page:
+    return Page(report.write(folder).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, digits) -> Path:
+    """A run of three rounds."""
+    out = tmp_path_factory.mktemp("report") / "run"
+    split = digits.split(clients=4, partition="dirichlet:0.5", labels="clients:80", seed=5)
+    gv.train(gv.methods.FedAvg(epochs=1), split, rounds=3, per_round=2, model="linear", seed=5, device="cpu", out=out)
+    return out
+
+
+@pytest.fixture
+def run(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def result_of(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text())
+
+
+def change(path: Path, **values) -> None:
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), **values)))
+
+
+SUMMARY = dict(
+    parties=[
+        dict(name="a", rows=100, labelled=10, abstained=5, classes={"cat": 60, "dog": 35}, confidence_histogram=[0] * 19 + [85],
+             accuracy=0.9, alone_accuracy=0.7),
+        dict(name="b", rows=300, labelled=20, abstained=0, classes={"cat": 100, "dog": 200}, confidence_histogram=[14] * 20,
+             accuracy=0.8, alone_accuracy=0.6),
+    ],
+    classes=["cat", "dog"],
+    expected=dict(accuracy=0.875, alone=0.625, n=40, calibration=[{"from": 0.0, "to": 0.5, "n": 10, "right": 6},
+                                                                  {"from": 0.5, "to": 1.0, "n": 30, "right": 29}]),
+    settings=dict(bits=1024, neighbours=10), seconds=12.5, protocol="mlwe", seed_note="no seed was given", warnings=[],
+    bytes_by_step=[dict(step="hash", direction="up", bytes=1500, messages=2, reveals="nothing")],
+    graph=dict(x=[0.0, 1.0, 2.0], y=[1.0, 0.0, 5.0], cls=[0, 1, -1], party=[0, 1, 1]),
+    version="0.1.0", command="grapevine label a.csv b.csv --label y --out labels",
+)  # fmt: skip
+
+
+# The page
+
+
+def check_structure(seen: Page) -> None:
+    assert seen.charts
+    for heading, label in seen.charts:
+        assert heading and label.startswith(heading)
+        assert seen.tables[heading], f"no table behind {heading}"
+    ids = [attributes["id"] for _, attributes in seen.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in seen.tags:
+        for name in ("href", "src", "action", "data", "poster", "srcset"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+        if attributes.get("href"):
+            assert attributes["href"][1:] in ids
+    assert [tag for tag, _ in seen.tags].count("script") == 1
+    assert (
+        "http" not in seen.raw["style"] + seen.raw["script"]
+        and "url(" not in seen.raw["style"]
+        and "@import" not in seen.raw["style"]
+    )
+    policy = next(a["content"] for _, a in seen.tags if a.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(seen.raw["script"].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+
+
+def test_a_page_is_whole_and_asks_nobody_for_anything(finished, run):
+    seen = read(run)
+    check_structure(seen)
+    titles = [heading for heading, _ in seen.charts]
+    assert titles == ["Accuracy by round", "Accuracy by bytes sent", "Accuracy by seconds", "Accuracy per client",
+                      "Confusion matrix", "Bytes by step and direction", "Seconds per round", "Labels per client and class",
+                      "Rows per client"]  # fmt: skip
+    assert not any(a.get("http-equiv") == "refresh" for _, a in seen.tags)
+
+
+def test_the_same_files_make_the_same_page_in_any_folder(finished, run, tmp_path):
+    here = report.write(run).read_bytes()
+    there = Path(shutil.copytree(run, tmp_path / "elsewhere" / "run"))
+    assert report.write(there).read_bytes() == here == report.write(run).read_bytes()
+
+
+def test_numbers_are_those_of_the_files(run):
+    seen, result = read(run), result_of(run)
+    told = seen.settings("Result")
+    for name in (
+        "rounds",
+        "best_round",
+        "accuracy",
+        "accuracy_last",
+        "balanced_accuracy",
+        "bytes_up",
+        "bytes_down",
+        "flops",
+        "seconds",
+    ):
+        assert json.loads(told[name]) == result[name], name
+    assert f"{result['accuracy']:.1%} of the test rows are classified right by fedavg on digits." in seen.words
+    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    shown = seen.tables["Accuracy by round"][0]
+    assert shown[0] == ["round", "validation", "test"]
+    assert shown[1:] == [[str(h["round"]), f"{h['validation_accuracy']:.1%}", f"{h['accuracy']:.1%}"] for h in history]
+    clients = seen.tables["Accuracy per client"][0][1:]
+    worst_first = sorted(result["per_client"], key=lambda row: row["accuracy"])
+    assert clients == [[str(row["id"]), str(row["n"]), f"{row['accuracy']:.1%}"] for row in worst_first]
+    matrix = seen.tables["Confusion matrix"][0]
+    assert matrix[0][1:] == [row[0] for row in matrix[1:]] == result["data"]["classes"]
+    assert [[int(n) for n in row[1:]] for row in matrix[1:]] == result["confusion"]
+    steps, fields = seen.tables["Bytes by step and direction"]
+    for direction in ("up", "down"):
+        assert sum(int(row[3].replace(",", "")) for row in steps[1:] if row[1] == direction) == result[f"bytes_{direction}"]
+        assert sum(int(row[5].replace(",", "")) for row in fields[1:] if row[1] == direction) < result[f"bytes_{direction}"]
+    assert {row[2] for row in fields[1:]} == {"weights", "n", "round"}
+    settings = json.loads((run / "settings.json").read_text())
+    assert seen.settings("Data")["split"] == settings["data"]["split"]
+    assert seen.settings("Run")["seed"] == "5" and seen.settings("Run")["version"] == settings["version"]
+    assert seen.settings("Fields of fedavg")["epochs"] == "1"
+
+
+def test_the_split_is_that_of_the_file(run):
+    seen, split = read(run), json.loads((run / "split.json").read_text())
+    labels = [[int(n) for n in row[1:]] for row in seen.tables["Labels per client and class"][0][1:]]
+    assert labels == [[part["labels"].count(c) for c in range(10)] for part in split["clients"]]
+    assert sum(map(sum, labels)) == 80
+    assert [row[1:] for row in seen.tables["Rows per client"][0][1:]] == [
+        [str(len(part["labelled"])), str(len(part["unlabelled"]))] for part in split["clients"]
+    ]
+
+
+def test_irrelevant_rows_and_the_server_are_told_apart(run):
+    parts = [
+        dict(labelled=[1, 2, 100], labels=[0, 1, 5], unlabelled=[3, 101]),
+        dict(labelled=[4], labels=[9], unlabelled=[102, 103]),
+    ]
+    server = dict(labelled=[7, 8], labels=[2, 2], unlabelled=[])
+    change(run / "split.json", clients=parts, server=server, foreign=[40, 41, 42, 43])
+    rows = read(run).tables["Rows per client"][0]
+    assert rows == [["client", "labelled", "unlabelled", "irrelevant"], ["client 0", "2", "1", "2"], ["client 1", "1", "0", "2"],
+                    ["server", "2", "0", "0"]]  # fmt: skip
+
+
+def test_many_clients_stay_a_small_page(run):
+    n = 2000
+    change(run / "result.json", per_client=[dict(id=i, n=5, accuracy=(i % 100) / 100 if i % 10 else None) for i in range(n)])
+    change(run / "split.json", clients=[dict(labelled=[i], labels=[i % 10], unlabelled=[]) for i in range(n)])
+    seen = read(run)
+    check_structure(seen)
+    assert (run / "report.html").stat().st_size < 300_000
+    assert len(seen.tables["Labels per client and class"][0]) == 51
+    assert sum(int(row[1]) for row in seen.tables["Accuracy per client"][0][1:]) == 1800
+    assert [row[2] for row in seen.tables["The ten worst clients"][0][1:]] == ["1.0%"] * 10
+    assert "200 clients without test rows left out" in seen.words
+
+
+def test_long_histories_are_thinned(run):
+    lines = [dict(round=i, accuracy=i / 1000, validation_accuracy=None, bytes_up=i, bytes_down=i) for i in range(1000)]
+    (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change(run / "result.json", best_round=7)
+    shown = [int(row[0].replace(",", "")) for row in read(run).tables["Accuracy by round"][0][1:]]
+    assert len(shown) <= 302 and shown[0] == 0 and shown[-1] == 999 and 7 in shown
+
+
+def test_pseudo_labels_and_what_a_method_notes_are_drawn(run):
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    for i, line in enumerate(lines[1:], 1):
+        line.update(pseudo_label_accuracy=0.5 + i / 10, pseudo_labels_used=10 * i, pseudo_labels_of=40, graph_edges=1.5 * i)
+    lines[2]["graph_edges"] = float("nan")
+    (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    change(run / "result.json", pseudo_label_accuracy=0.8)
+    seen = read(run)
+    check_structure(seen)
+    assert seen.tables["Pseudo-labels right"][0][1:] == [
+        ["1", "60.0%", "25.0%"],
+        ["2", "70.0%", "50.0%"],
+        ["3", "80.0%", "75.0%"],
+    ]
+    assert seen.tables["Pseudo-labels used"][0][1:] == [["round 1", "10"], ["round 2", "20"], ["round 3", "30"]]
+    assert seen.tables["Graph edges"][0][1:] == [["1", "1.5"], ["3", "4.5"]]
+
+
+# Runs that are not whole
+
+
+def test_a_running_run_says_so_and_loads_again(run):
+    (run / "result.json").unlink()
+    for name, keep in (("history", 2), ("messages", 2), ("times", 1)):
+        lines = (run / f"{name}.jsonl").read_text().splitlines(keepends=True)
+        (run / f"{name}.jsonl").write_text("".join(lines[:keep]) + lines[keep][:9])  # the writer is in the middle of a line
+    seen = read(run)
+    check_structure(seen)
+    assert "Not finished: fedavg has done 1 of 3 rounds." in seen.words
+    assert len(seen.tables["Accuracy by round"][0]) == 3
+    assert [a["content"] for _, a in seen.tags if a.get("http-equiv") == "refresh"] == [str(report.REFRESH_SECONDS)]
+    assert "Confusion matrix" not in seen.tables and "Result" not in seen.tables
+
+
+@pytest.mark.parametrize("names", ["history.jsonl", "messages.jsonl", "times.jsonl", "split.json",
+                                   "result.json history.jsonl messages.jsonl times.jsonl split.json"])  # fmt: skip
+def test_missing_files_leave_their_part_out(run, names):
+    for name in names.split():
+        (run / name).unlink()
+    seen = read(run)
+    assert "fedavg" in seen.words and seen.settings("Run")["rounds"] == "3"
+    if "split.json" in names:
+        assert "There is no split.json in this folder." in seen.words
+
+
+def test_mistakes_are_sentences(run, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for folder in (empty, tmp_path / "nowhere"):
+        with pytest.raises(Mistake, match=r"holds no run of Grapevine: name the folder .*\.$"):
+            report.write(folder)
+    (run / "history.jsonl").write_text("{nonsense\n")
+    with pytest.raises(Mistake, match=r"history.jsonl has a line that is not JSON"):
+        report.write(run)
+    (run / "history.jsonl").write_text('{"accuracy": 0.5}\n')
+    with pytest.raises(Mistake, match=r"files that no run of Grapevine writes \(KeyError: 'round'\)"):
+        report.write(run)
+    for text, told in (("{", "is not readable as JSON"), ("[1]", "holds no settings or results but a list")):
+        (run / "result.json").write_text(text)
+        with pytest.raises(Mistake, match=told):
+            report.write(run)
+    assert not (run / "report.html").exists()
+
+
+# Hostile words
+
+
+def test_hostile_class_names_stay_words(run):
+    plain = read(run)
+    names = [*HOSTILE, "8", "9", "0"]
+    for file in ("settings.json", "result.json"):
+        data = json.loads((run / file).read_text())["data"]
+        change(run / file, data=dict(data, classes=names, name=HOSTILE[0]))
+    change(run / "settings.json", command=HOSTILE[1], model=HOSTILE[2])
+    seen = read(run)
+    check_structure(seen)
+    assert {tag for tag, _ in seen.tags} <= {tag for tag, _ in plain.tags}
+    assert seen.tables["Confusion matrix"][0][0][1:] == names
+    assert HOSTILE[1] in seen.words and f"Model {HOSTILE[2]}." in seen.words
+
+
+def test_hostile_parties_stay_words(tmp_path):
+    parties = [dict(party, name=name) for party, name in zip(SUMMARY["parties"], HOSTILE)]
+    parties[0]["classes"] = {HOSTILE[0]: 90, HOSTILE[1]: 5}
+    steps = [dict(SUMMARY["bytes_by_step"][0], step=HOSTILE[0], direction=HOSTILE[4], reveals=HOSTILE[1])]
+    changed = dict(SUMMARY, parties=parties, classes=list(HOSTILE[:2]), bytes_by_step=steps, warnings=list(HOSTILE),
+                   protocol=HOSTILE[4],
+                   seed_note=HOSTILE[0], command=HOSTILE[0], settings={HOSTILE[0]: HOSTILE[1]}, version=HOSTILE[4])  # fmt: skip
+    plain = Page(report.write_label(tmp_path, SUMMARY).read_text(encoding="utf-8"))
+    seen = Page(report.write_label(tmp_path, changed).read_text(encoding="utf-8"))
+    check_structure(seen)
+    assert {tag for tag, _ in seen.tags} <= {tag for tag, _ in plain.tags}
+    assert all(word in seen.words for word in HOSTILE)
+
+
+# The command that repeats a run
+
+
+def test_the_command_to_repeat_a_run_started_from_python_repeats_it(run, tmp_path):
+    command = next(text for text in read(run).texts if text.startswith("grapevine train"))
+    *words, flag, out = shlex.split(command)[1:]
+    assert (flag, out) == ("--out", "again")
+    told = CliRunner().invoke(cli.main, [*words, "--out", str(tmp_path / "again")], standalone_mode=False)
+    assert told.exception is None, told.output
+    for name in ("history.jsonl", "messages.jsonl", "split.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_a_run_from_the_command_line_shows_its_own_words(run):
+    change(run / "settings.json", command="grapevine train fedavg --data 'my digits' --out x")
+    assert "grapevine train fedavg --data 'my digits' --out x" in read(run).texts
+
+
+# The label job
+
+
+def test_a_label_job_with_truth(tmp_path):
+    seen = Page(report.write_label(tmp_path, SUMMARY).read_text(encoding="utf-8"))
+    check_structure(seen)
+    assert "365 rows got a label from the 30 that had one, without moving any row." in seen.words
+    together, alone = (85 * 0.9 + 280 * 0.8) / 365, (85 * 0.7 + 280 * 0.6) / 365
+    assert f"Of the new labels, {together:.1%} are right; each party alone would have had {alone:.1%}." in seen.words
+    assert seen.tables[""][0][1:] == [
+        ["a", "100", "10", "85", "5", "90.0%", "70.0%"],
+        ["b", "300", "20", "280", "0", "80.0%", "60.0%"],
+    ]
+    assert seen.tables["Together and alone"][0][1:] == [["b", "80.0%", "60.0%"], ["a", "90.0%", "70.0%"]]
+    assert [row[1] for row in seen.tables["Calibration"][0][1:]] == ["60.0%", "96.7%"]
+    assert [row[1] for row in seen.tables["Confidence of all new labels"][0][1:]] == ["14"] * 19 + ["99"]
+    assert seen.tables["Rows per class"][0][1:] == [["cat", "160"], ["dog", "235"]]
+    assert seen.tables["Classes per party"][0][1:] == [["a", "60", "35"], ["b", "100", "200"]]
+    assert seen.tables["Graph of the rows"][0][1:] == [["cat", "1"], ["dog", "1"], ["no label", "1"]]
+    assert seen.tables["What it reveals"][0][1:] == [["hash", "up", "nothing", "1.5 kB", "2"]]
+
+
+def test_a_label_job_without_truth_tells_what_to_expect(tmp_path):
+    parties = [dict(party, accuracy=None, alone_accuracy=None) for party in SUMMARY["parties"]]
+    unknown = dict(SUMMARY, parties=parties, graph=None, warnings=["Melanoma and melanoma differ in spelling."])
+    seen = Page(report.write_label(tmp_path, unknown).read_text(encoding="utf-8"))
+    check_structure(seen)
+    assert "About 87.5% of the new labels are expected to be right: so many of 40 known labels" in seen.words
+    assert seen.tables["Together and alone"][0][1:] == [["all parties", "87.5%", "62.5%"]]
+    assert "Melanoma and melanoma differ in spelling." in seen.words and "Graph of the rows" not in seen.tables
+    seen = Page(report.write_label(tmp_path, dict(unknown, expected=None)).read_text(encoding="utf-8"))
+    assert "How many are right is not known" in seen.words and "Together and alone" not in seen.tables
+
+
+def test_a_label_job_saved_as_its_result_is_reported_again(tmp_path):
+    first = report.write_label(tmp_path, SUMMARY).read_bytes()
+    (tmp_path / "result.json").write_text(json.dumps(dict(SUMMARY, job="label")))
+    assert report.write(tmp_path).read_bytes() == first
+
+
+# Drawing
+
+
+@given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
+def test_ticks_are_round_and_hold_the_values(a, b):
+    low, high = sorted((a, b))
+    if high - low < 1e-6 * max(abs(low), abs(high)) or high - low < 1e-9:
+        return  # closer together than the labels could tell
+    marks = charts.ticks(low, high)
+    step = marks[1] - marks[0]
+    assert marks[0] <= low + step * 1e-6 and marks[-1] >= high - step * 1e-6
+    assert 2 <= len(marks) <= 8
+    lead = step / 10 ** math.floor(math.log10(step * 1.0000001))
+    assert min(abs(lead - m) for m in (1, 2, 5)) < 1e-3
+
+
+def test_bars_are_as_long_as_their_values():
+    drawn = charts.bars("t", ["a", "b"], {"x": [10, 40], "y": [30, None]}, charts.count, "who")
+    boxes = [
+        (float(x), float(w)) for x, w in re.findall(r'class="s\d of\d bar" x="([\d.]+)%" y="[\d.]+" width="([\d.]+)%"', drawn)
+    ]
+    (x1, w1), (x2, w2), (x3, w3) = boxes
+    assert w2 == pytest.approx(3 * w1, abs=0.02) and w3 == pytest.approx(4 * w1, abs=0.02)
+    assert x2 == pytest.approx(x1 + w1, abs=0.02) and x3 == x1 and x1 + w3 <= 100
+
+
+def test_a_line_goes_through_its_values_and_stops_at_gaps():
+    drawn = charts.line("t", [0, 1, 2, 3, 4], {"v": [0.0, 1.0, None, 0.5, 0.5]}, "x", charts.count)
+    pieces = [[tuple(map(float, p.split(","))) for p in points.split()] for points in re.findall(r'points="([^"]+)"', drawn)]
+    assert [[x for x, _ in piece] for piece in pieces] == [[0, 250], [750, 1000]]
+    (bottom, top), (middle, same) = ([y for _, y in piece] for piece in pieces)
+    assert bottom > top and middle == same == (bottom + top) / 2
+
+
+def luminance(colour: tuple[float, ...]) -> float:
+    """WCAG 2.2, relative luminance of sRGB."""
+    parts = [v / 255 / 12.92 if v / 255 <= 0.04045 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def contrast(a: tuple, b: tuple) -> float:
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def blend(under: tuple, over: tuple, share: float) -> tuple:
+    return tuple(u * (1 - share) + o * share for u, o in zip(under, over))
+
+
+@pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
+def test_contrast_is_sufficient(theme):
+    colours = {name: tuple(bytes.fromhex(value[1:])) for name, value in getattr(page, theme).items()}
+    pairs = [("ink", "panel"), ("ink", "page"), ("soft", "panel"), ("soft", "page"), ("accent", "panel"), ("accent", "page"),
+             ("warn", "warned")]  # fmt: skip
+    assert all(contrast(colours[a], colours[b]) >= 4.5 for a, b in pairs)
+    assert all(contrast(colours[f"s{i}"], colours["panel"]) >= 3 for i in range(page.COLOURS))
+    empty = blend(colours["panel"], colours["edge"], 0.4)
+    for share in (i / 200 for i in range(1, 201)):
+        dark = charts.shade(share)
+        letters = colours["over" if dark >= 0.7 else "ink"]
+        assert contrast(blend(empty, colours["heat"], dark), letters) >= 4.5, share
+
+
+# In a browser
+
+
+class Browser:
+    """Headless Chromium, spoken to over its debugging pipe."""
+
+    FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+             "--disable-component-update --disable-sync --remote-debugging-pipe").split()  # fmt: skip
+
+    def __init__(self, program: str, home: Path):
+        to_read, self._out = os.pipe()
+        self._in, to_write = os.pipe()
+        become = (  # Chromium wants the pipe's ends as 3 and 4
+            "import fcntl, os, sys\n"
+            f"a, b = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in ({to_read}, {to_write}))\n"
+            "os.dup2(a, 3), os.dup2(b, 4), os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", become, program, *self.FLAGS, f"--user-data-dir={home}"]
+        self.process = subprocess.Popen(
+            command, pass_fds=(to_read, to_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(to_read)
+        os.close(to_write)
+        self._rest, self._number, self._session = b"", 0, {}
+        self.events: list[dict] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = dict(sessionId=self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def _next(self) -> dict:
+        while b"\0" not in self._rest:
+            piece = os.read(self._in, 1 << 16)
+            assert piece, "Chromium went away"
+            self._rest += piece
+        message, self._rest = self._rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method: str, **parameters) -> dict:
+        self._number += 1
+        os.write(self._out, json.dumps(dict(id=self._number, method=method, params=parameters, **self._session)).encode() + b"\0")
+        while True:
+            message = self._next()
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                return message["result"]
+            self.events.append(message)
+
+    def visit(self, path: Path, width: int, dark: bool) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
+        scheme = dict(name="prefers-color-scheme", value="dark" if dark else "light")
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.call("Page.navigate", url=path.as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._next())
+
+    def ask(self, script: str):
+        told = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    def press(self, key: str) -> None:
+        typed = dict(text="\r", windowsVirtualKeyCode=13) if key == "Enter" else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **typed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
+
+    def move(self, x: float, y: float) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def complaints(self) -> list[dict]:
+        return [
+            e for e in self.events if e["method"] in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+        ]
+
+    def close(self) -> None:
+        os.close(self._out)
+        self.process.terminate()
+        self.process.wait(20)
+        os.close(self._in)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("there is no Chromium on this machine")
+    chromium = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield chromium
+    chromium.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 375])
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_load_without_complaint_and_fit(browser, run, tmp_path, width, dark):
+    (tmp_path / "label").mkdir()
+    for path in (report.write(run), report.write_label(tmp_path / "label", SUMMARY)):
+        browser.visit(path, width, dark)
+        assert browser.complaints() == []
+        asked = [e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
+        assert asked == [path.as_uri()]
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        ground = browser.ask("getComputedStyle(document.body).backgroundColor")
+        wanted = tuple(bytes.fromhex((page.DARK if dark else page.LIGHT)["page"][1:]))
+        assert ground == "rgb({}, {}, {})".format(*wanted)
+
+
+@pytest.mark.browser
+def test_controls_work_by_mouse_and_keyboard(browser, run, tmp_path):
+    browser.visit(report.write(run), 1200, False)
+    tip = "(() => { const t = document.getElementById('tip'); return t.hidden ? null : t.textContent; })()"
+    box = browser.ask("(b => [b.x + b.width / 2, b.y + 50])(document.querySelectorAll('.hit')[1].getBoundingClientRect())")
+    assert browser.ask(tip) is None
+    browser.move(*box)
+    assert browser.ask(tip).startswith("round: 1\nvalidation: ")
+    browser.move(2, 2)
+    assert browser.ask(tip) is None
+
+    browser.ask("document.querySelector('figure svg[role=img]').focus({preventScroll: true})")
+    browser.press("ArrowRight")
+    assert browser.ask(tip).startswith("round: 0\n")
+    browser.press("End")
+    assert browser.ask(tip).startswith("round: 3\n")
+    browser.press("ArrowLeft")
+    assert browser.ask(tip).startswith("round: 2\n")
+    browser.press("Escape")
+    assert browser.ask(tip) is None
+
+    line = "getComputedStyle(document.querySelector('figure .line.of1')).display"
+    assert browser.ask(line) != "none"
+    browser.ask("document.querySelector('[data-series=\"1\"]').focus()")
+    browser.press("Enter")
+    assert browser.ask(line) == "none"
+    assert browser.ask("document.activeElement.getAttribute('aria-pressed')") == "false"
+    browser.press("Enter")
+    assert browser.ask(line) != "none"
+
+    shown = "[...document.querySelectorAll('[data-view]')].map(v => getComputedStyle(v).display)"
+    assert browser.ask(shown) == ["block", "none", "none"]
+    browser.ask("document.getElementById('over1').click()")
+    assert browser.ask(shown) == ["none", "block", "none"]
+    assert browser.complaints() == []
+
+    (tmp_path / "label").mkdir()
+    browser.visit(report.write_label(tmp_path / "label", SUMMARY), 1200, False)
+    browser.ask("(m => { m.value = 'dog'; m.dispatchEvent(new Event('change')); })(document.querySelector('[data-choose=kind]'))")
+    assert browser.ask("[...document.querySelectorAll('[data-kind]')].map(p => p.classList.contains('dim'))") == [
+        True,
+        False,
+        True,
+    ]
+    assert browser.complaints() == []
+
+
+@pytest.mark.browser
+def test_hostile_words_run_nothing(browser, run):
+    for file in ("settings.json", "result.json"):
+        data = json.loads((run / file).read_text())["data"]
+        change(run / file, data=dict(data, classes=[*HOSTILE, "8", "9", "0"]))
+    browser.visit(report.write(run), 1200, False)
+    assert browser.complaints() == [] and not any(e["method"] == "Page.javascriptDialogOpening" for e in browser.events)
+    assert browser.ask("document.querySelectorAll('img').length") == 0
