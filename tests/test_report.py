@@ -404,7 +404,7 @@ def test_a_label_job_without_truth_tells_what_to_expect(tmp_path):
     assert seen.tables["Together and alone"][0][1:] == [["all parties", "87.5%", "62.5%"]]
     assert "Melanoma and melanoma differ in spelling." in seen.words and "Graph of the rows" not in seen.tables
     seen = Page(report.write_label(tmp_path, dict(unknown, expected=None)).read_text(encoding="utf-8"))
-    assert "How many are right is not known" in seen.words and "Together and alone" not in seen.tables
+    assert "How many of them are right is not known" in seen.words and "Together and alone" not in seen.tables
 
 
 def test_a_label_job_saved_as_its_result_is_reported_again(tmp_path):

@@ -114,7 +114,7 @@ def _head(settings: dict, result: dict | None, history: list, times: list, split
     tiles = {
         "test accuracy": percent(result["accuracy"]),
         "in the last round": percent(result["accuracy_last"]),
-        "balanced over classes": percent(result["balanced_accuracy"]),
+        "balanced accuracy": percent(result["balanced_accuracy"]),
         "worst client": percent(min(own)) if own else "—",
         "sent in all": size(sent),
         "time": _duration(result["seconds"]),
@@ -469,7 +469,7 @@ def _label_head(summary: dict, names: str) -> str:
         what = f"About {percent(together)} of the new labels are expected to be right: "
         what += f"so many of {count(expected['n'])} known labels were found again when they were hidden"
     else:
-        what = "How many are right is not known: there were too few known labels to hide some"
+        what = "How many of them are right is not known"
     what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
     what += f" {count(abstained)} rows were left without a label." if abstained else ""
     tiles = {
