@@ -182,10 +182,10 @@ def test_one_class_only(kind, rows):
 def test_a_party_without_rows_or_labels():
     X, y = points(40, 3)
     data = {0: party(X, y), 1: party(X[:0], y[:0]), 2: party(X[:5], np.full(5, -1))}
-    _, results = run(Gaussian(shrinkage=0.1), data)
+    _, results = run(Gaussian(), data)
     assert results[1]["proba"].shape == (0, 3)
     V = standardised(X, y >= 0)
-    np.testing.assert_allclose(results[2]["proba"], theirs("lda", 0.1, V, y).predict_proba(V[:5]), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(results[2]["proba"], theirs("lda", 0.3, V, y).predict_proba(V[:5]), rtol=1e-7, atol=1e-12)
 
 
 # ---------------------------------------------------------------- dropouts
@@ -199,7 +199,7 @@ def test_a_party_lost_before_the_sum_is_left_out(lost_at, when):
     there = np.concatenate([rows[i] for i in (0, 1, 3)])
     known = there[partly[there] >= 0]
     V = (X - X[known].mean(0)) / X[known].std(0)
-    expected = theirs("lda", 0.1, V[known], y[known]).predict_proba(V)
+    expected = theirs("lda", 0.3, V[known], y[known]).predict_proba(V)
     assert results[2] is None
     for i in (0, 1, 3):
         np.testing.assert_allclose(results[i]["proba"], expected[rows[i]], rtol=1e-7, atol=1e-10)

@@ -24,7 +24,8 @@ Numbers. Covariances are shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn 
 class with fewer than two labelled rows, or whose rows are all equal, takes the covariance within all classes; if no class has a
 spread, all take the same multiple of I (the nearest mean wins). Variances under `LEAST` of a covariance's largest are raised to
 that. A class without a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is
-1e-4 of its mean has its variance to about eight digits; one under 1e-7 counts as constant.
+1e-4 of its mean has its variance to about eight digits; one under 1e-7 counts as constant. The default of γ suits few labels: on
+digits among 10 parties, 0.3 was near the best for all kinds with 150 labels; with 500, 0.1 was, and with 50, more than 0.3.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Gaussian(Method):
     personal = True
 
     kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class; qda: a full one for each class")
-    shrinkage: float = param(0.1, "γ", "share of a multiple of the identity in every covariance")
+    shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in every covariance")
     scale: str = param("standard", "", "standard: features standardised by the pooled labelled rows; none: left as they are")
 
     # ------------------------------------------------------------ client
@@ -114,7 +115,7 @@ class Gaussian(Method):
         if self.kind not in KINDS:
             raise Mistake(f"kind '{self.kind}' is not known: take {', '.join(KINDS)}.")
         if not 0 <= self.shrinkage <= 1:
-            raise Mistake(f"shrinkage is {self.shrinkage:g}: take 0 to 1, as in shrinkage=0.1.")
+            raise Mistake(f"shrinkage is {self.shrinkage:g}: take 0 to 1, as in shrinkage=0.3.")
         if self.scale not in ("standard", "none"):
             raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
 
