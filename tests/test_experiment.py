@@ -136,6 +136,11 @@ def test_a_method_says_which_labels_it_takes(digits):
         Experiment(gv.methods.ServerOnly(), at_clients, model="linear", rounds=1).run()
 
 
+def test_a_network_without_a_last_layer_is_refused(digits):
+    with pytest.raises(Mistake, match="needs a network with a last layer"):
+        small(digits.split(clients=3, labels="all"), model="resnet8").run()
+
+
 def test_any_module_with_features_and_head(split):
     module = torch.nn.Module()
     module.features = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2))

@@ -14,6 +14,7 @@ import click
 from grapevine import __version__
 from grapevine.errors import Mistake
 
+LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 
 
@@ -60,27 +61,26 @@ def main(debug: bool) -> None:
 def experiment_flags(command: Callable) -> Callable:
     """The flags of `train`, in the order of its help."""
     flags = [
-        click.option("--data", required=True, metavar="NAME|FILE|FOLDER", help="A data set by name (`grapevine data list`), or a file."),
+        click.option("--data", required=True, metavar="NAME|FILE|FOLDER", help="By name (`grapevine data list`), or a file."),
         click.option("--data-dir", metavar="DIR", help="Where data files are [else $GRAPEVINE_DATA, else the user's cache]."),
         click.option("--label", metavar="COL", help="The label column of a table."),
         click.option("--party", metavar="COL", help="The column of a table that says whose row it is."),
         click.option("--clients", type=int, help="Number of clients [100, or all parties of a natural partition]."),
         click.option("--partition", default="iid", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch or natural."),
         click.option("--split", "split_file", metavar="FILE", help="Use the split.json of another run."),
-        click.option("--labels", default="all", metavar="WHERE",
-                     help="all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."),
+        click.option("--labels", default="all", metavar="WHERE", help=LABELS),
         click.option("--flip", default=0.0, metavar="SHARE", help="Share of the clients' labels made wrong."),
         click.option("--irrelevant", metavar="NAME:SHARE", help="Foreign rows per own row, as mnist:0.5."),
-        click.option("--validation", default=0.1, metavar="SHARE", help="Share of the training rows kept for choosing the best round."),
-        click.option("--model", metavar="NAME", help="linear, mlp, cnn, cnn13, resnet8/9/17/18, wrn28x2 [cnn, or mlp for tables]."),
+        click.option("--validation", default=0.1, metavar="SHARE", help="Share of rows kept for choosing the best round."),
+        click.option("--model", metavar="NAME", help="linear, mlp, cnn, cnn13, resnet9, resnet18, wrn28x2 [cnn; tables: mlp]."),
         click.option("--norm", type=click.Choice(["none", "bn", "gn", "sbn"]), help="Normalisation [the model's own]."),
         click.option("--rounds", default=100, help="Rounds in all."),
         click.option("--per-round", default=10, help="Clients chosen in a round."),
-        click.option("--workers", default=min(2, os.cpu_count() or 1), help="Clients trained side by side; never changes the result."),
+        click.option("--workers", default=min(2, os.cpu_count() or 1), help="Clients side by side; never changes the result."),
         click.option("--device", default="auto", help="auto, cpu, cuda or mps."),
-        click.option("--mode", default="fast", type=click.Choice(["fast", "strict"]), help="strict encodes every message; same bits."),
-        click.option("--evaluate-every", default=0, metavar="N", help="Rounds between evaluations [about 50 evaluations in all]."),
-        click.option("--patience", default=0, metavar="N", help="Stop after N evaluations without a better validation accuracy; 0: never."),
+        click.option("--mode", default="fast", type=click.Choice(["fast", "strict"]), help="strict encodes all messages."),
+        click.option("--evaluate-every", default=0, metavar="N", help="Rounds between evaluations [about 50 in all]."),
+        click.option("--patience", default=0, metavar="N", help="Stop after N evaluations without a better one; 0: never."),
     ]  # fmt: skip
     for flag in reversed(flags):
         command = flag(command)
@@ -255,9 +255,11 @@ def report(folder: str) -> None:
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.argument("file")
+@click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
+@click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [all].")
 @click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
-def predict(run: str, file: str, out: str) -> None:
-    """Labels for new rows from a trained model.
+def predict(run: str, file: str, id_column: str | None, features: str | None, out: str) -> None:
+    """Labels for new rows (a table, an .npz, a folder of images) from a trained model.
 
     \b
     grapevine predict runs/fedavg new_rows.npz --out labels.csv
@@ -266,7 +268,8 @@ def predict(run: str, file: str, out: str) -> None:
 
     if Path(out).exists():
         raise Mistake(f"{out} exists: take another --out.")
-    click.echo(f"Wrote {predict_file(run, file, out)} labels to {out}.")
+    columns = [name.strip() for name in features.split(",")] if features else None
+    click.echo(f"Wrote {predict_file(run, file, out, id_column, columns)} labels to {out}.")
 
 
 # ---------------------------------------------------------------- methods
@@ -297,9 +300,9 @@ def about_method(method: type) -> dict[str, Any]:
     from grapevine.core import parameters
 
     fields = [
-        dict(name=f.name, symbol=f.metadata.get("symbol", ""), default=getattr(f.default, "name", f.default), text=f.metadata.get("text", ""))
+        dict(name=f.name, symbol=f.metadata["symbol"], default=getattr(f.default, "name", f.default), text=f.metadata["text"])
         for f in parameters(method)
-    ]  # fmt: skip
+    ]
     return dict(name=method.name, title=method.title, labels=sorted(method.takes), text=" ".join((method.__doc__ or "").split()),
                 fields=fields)  # fmt: skip
 
@@ -325,7 +328,8 @@ def data_list(data_dir: str | None, as_json: bool) -> None:
     from grapevine.terminal import show_table
 
     rows = datasets.names(data_dir)
-    click.echo(json.dumps(rows, indent=1)) if as_json else show_table("Data sets", rows)
+    brief = [{name: row[name] for name in ("name", "rows", "classes", "kind", "where")} for row in rows]
+    click.echo(json.dumps(rows, indent=1)) if as_json else show_table("Data sets (--json: sources and licences)", brief)
 
 
 @data.command("show")

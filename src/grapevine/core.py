@@ -95,6 +95,8 @@ class Method(Steps):
     """Where labels may lie: "clients", "server", "both"."""
     reveal: ClassVar[bool] = False
     """True for an upper bound: the driver gives every row its true label."""
+    logits: ClassVar[bool] = True
+    """True when the network must end in class scores; False for a method that predicts from features alone."""
     personal: ClassVar[bool] = False
     """True when every client ends with a model of its own: then `evaluate` is asked, and there is no `predictor`."""
 

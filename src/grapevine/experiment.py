@@ -186,6 +186,7 @@ class _Driver:
             self.split.server_rows(e.device),
         )  # fmt: skip
         check_labels(self.method, self.split)
+        check_head(self.method, self.source, self.classes)
         self.method.check(self.server)
         self.files = {name: Lines(e.out / f"{name}.jsonl" if e.out else None) for name in ("history", "messages", "times")}
         self.done, self.seconds = 0, 0.0
@@ -334,8 +335,8 @@ class _Driver:
         )  # fmt: skip
         model = None
         if not self.method.personal:
-            model = Model(self.method, self.source.new(None, Meter()), shared, self.split.dataset.classes, self.split.dataset.scale,
-                          tuple(self.split.dataset.x.shape[1:]))  # fmt: skip
+            data = self.split.dataset
+            model = Model(self.method, self.source.new(None, Meter()), shared, data.classes, data.scale, tuple(data.x.shape[1:]))
         if self.e.out:
             if model and isinstance(self.e.model, str):
                 save_model(self.e.out / "model.safetensors", model, self.e.model, self.e.norm, self.e.seed)
@@ -395,6 +396,12 @@ def model_source(e: Experiment) -> ModelSource:
         return e.method.network(models.build(e.model, shape, classes, e.norm, e.seed))
 
     return ModelSource(build, sample, e.device)
+
+
+def check_head(method: Method, source: ModelSource, classes: int) -> None:
+    """A network without its last layer (resnet8, resnet17) would be trained as a classifier of as many classes as features."""
+    if method.logits and isinstance(source.new(None, Meter()).head, torch.nn.Identity):
+        raise Mistake(f"{method.name} needs a network with a last layer for {classes} classes: take resnet9 or resnet18, say.")
 
 
 def check_labels(method: Method, split: Split) -> None:

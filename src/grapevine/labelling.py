@@ -36,6 +36,7 @@ from grapevine.store import Memory
 REVIEW = 50  # rows in review.csv
 HISTOGRAM = 20  # bins of the report's confidence histogram
 
+SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
 REVEALS = {
     "keys.offer": "a public key, signed by this party's identity",
     "keys.prelude": "public values of the base oblivious transfers; nothing about the rows",
@@ -51,12 +52,12 @@ REVEALS = {
     "share.labelled": "which rows are labelled, not their labels",
     "share.blank": "which rows are zero after scaling",
     "xclp.hamming.evaluate.answers": "to the server nothing: under another party's key; to that party nothing: masked",
-    "xclp.hamming.evaluate.shares": "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two",
-    "xclp.hamming.open.shares": "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two",
+    "xclp.hamming.evaluate.shares": SHARE,
+    "xclp.hamming.open.shares": SHARE,
     "xclp.hamming.transfer.chunks": "to the server and the receiver nothing but what they chose: masked",
-    "xclp.hamming.transfer.shares": "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two",
+    "xclp.hamming.transfer.shares": SHARE,
     "xclp.hamming.receive.requests": "nothing: masked choices",
-    "xclp.hamming.receive.shares": "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two",
+    "xclp.hamming.receive.shares": SHARE,
     "spread.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
     "spread_again.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
     "receive.hits": "alone nothing: masked; all parties' together say how many hidden labels were found again",
@@ -467,8 +468,10 @@ def report_summary(result: LabelResult, command: str) -> dict[str, Any]:
     note = (
         "Hyperplanes are reproducible, not secret." if xclp.reproducible else "Hyperplanes are secret and differ from run to run."
     )
-    settings = dict(secure=xclp.hamming.name, bits=xclp.bits, neighbours=result.neighbours, alpha=xclp.alpha, preset=xclp.preset,
-                    scale=result.method.scale, impute=result.method.impute, groups=result.method.groups)  # fmt: skip
+    settings = dict(
+        secure=xclp.hamming.name, bits=xclp.bits, neighbours=result.neighbours, alpha=xclp.alpha, preset=xclp.preset,
+        scale=result.method.scale, impute=result.method.impute, groups=result.method.groups,
+    )  # fmt: skip
     return dict(parties=parties, classes=list(result.classes), expected=result.expected, settings=settings, seconds=result.seconds,
                 bytes_by_step=steps, protocol=xclp.hamming.name, seed_note=note, warnings=result.warnings, graph=None,
                 version=__version__, command=command)  # fmt: skip

@@ -154,8 +154,8 @@ def show_split(split: Any, most: int = 30) -> None:
     classes = split.dataset.classes
     table = Table(title=f"{split.dataset.name}: {len(rows)} clients, split {split.hash[:12]}")
     for name in ("client", "rows", "labelled", "unlabelled"):
-        table.add_column(name, justify="right")
-    few = len(classes) <= 12
+        table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+    few = len(classes) <= 10 and sum(len(name) + 3 for name in classes) <= console.width - 45
     for name in classes if few else ("classes",):
         table.add_column(name, justify="right")
     for row in rows[:most]:

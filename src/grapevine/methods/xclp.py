@@ -13,8 +13,7 @@ label`: keys, scaling, XCLP, and the estimate of how good the labels are.
     4  spread                    lines 11–14 (6–10 at the server)     masked contributions to the others' rows
     5  receive                   lines 14–16                           masked hits on its hidden labels; nothing else
 
-Departures from the paper, each for a reason in the notes of docs/methods/xclp.md: rows are sent as fixed point in Z_2^64; a bit is
-1 where ⟨v, u⟩ ≥ 0; a point is not its own neighbour; negative similarities are cut off at 0; a row that no label reaches gets no
+Departures from the paper, with their reasons in docs/methods/xclp.md: rows are sent as fixed point in Z_2^64; a bit is 1 where ⟨v, u⟩ ≥ 0; a point is not its own neighbour; negative similarities are cut off at 0; a row that no label reaches gets no
 label; a row that is zero has no direction and takes no part. `preset="code"` is what the authors' released code does instead:
 similarities cubed, labels weighted by 1/class count (an additional masked sum), a tight frame of hyperplanes.
 """
@@ -36,6 +35,7 @@ from grapevine.errors import Mistake
 HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
 BINS = 10  # of confidence, in the calibration table
 CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
+TOLERANCE = 1e-7  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class XCLP(SubProtocol):
         for k, W in graphs.items():
             S = np.empty((W.shape[0], len(every)), np.float32)
             at = 0
-            for ids, piece in graph.influence_columns(W, every, self.alpha):
+            for ids, piece in graph.influence_columns(W, every, self.alpha, TOLERANCE):
                 S[:, at : at + len(ids)] = piece
                 at += len(ids)
             for name, end in zip(names, np.cumsum([len(wanted[name]) for name in names])):

@@ -1,0 +1,263 @@
+"""The simulator against what one would use instead: seconds a round of FedAvg, all in one interleaved run.
+
+Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the small CNN. Measured side by side, a few rounds of each
+in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
+the same memory format, and Flower's simulation (Ray) in an environment of its own, which this script makes. And the memory of 100
+and of 1000 clients, each in a child process.
+
+    python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--no-flower] [--quick]
+
+Writes simulator.json beside itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import grapevine as gv
+from grapevine.core import Server
+from grapevine.experiment import Experiment, model_source
+from grapevine.simulate import Simulation
+
+HERE = Path(__file__).parent
+DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
+ROWS, PER_ROUND, EPOCHS, BATCH, LR = 500, 10, 5, 50, 0.1
+
+
+def make_split(clients: int, rows: int, quick: bool = False):
+    dataset = gv.data.load("digits") if quick else gv.data.load("fashion-mnist", data_dir=DATA)
+    split = dataset.split(clients=clients, labels="all", seed=0)
+    parts = tuple(replace(p, labelled=p.labelled[:rows], labels=p.labels[:rows]) for p in split.parts)
+    return replace(split, parts=parts)
+
+
+class Grapevine:
+    """Rounds of our FedAvg through the simulator, without evaluation, as in the loops it is compared with."""
+
+    def __init__(self, split, workers: int):
+        method = gv.methods.FedAvg(lr=LR, epochs=EPOCHS, batch=BATCH)
+        source = model_source(Experiment(method, split, model="cnn"))
+        clients = range(len(split.parts))
+        simulation = Simulation(method, {i: split.client(i) for i in clients}, source, workers=workers)
+        self.method = method
+        self.server = Server(method, clients, simulation, source, split.dataset.classes, per_round=PER_ROUND)
+        self.state = method.setup(self.server)
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.state = self.method.round(self.server, self.state)
+
+
+class BareLoop:
+    """What one would write by hand: the same network, batches and average, one thread, channels last."""
+
+    def __init__(self, split):
+        self.split = split
+        self.model = model_source(Experiment(gv.methods.FedAvg(), split, model="cnn")).new(None, gv.core.Meter())
+        for part in (self.model.features, self.model.head):
+            part._forward_hooks.clear()
+        self.round = 0
+
+    def run(self, rounds: int) -> None:
+        torch.set_num_threads(1)
+        for _ in range(rounds):
+            draw = torch.Generator().manual_seed(self.round)
+            chosen = torch.randperm(len(self.split.parts), generator=draw)[:PER_ROUND].tolist()
+            start = copy.deepcopy(self.model.state_dict())
+            total = {name: torch.zeros_like(w) for name, w in start.items()}
+            for i in chosen:
+                rows = self.split.client(i).labelled
+                self.model.load_state_dict(start)
+                optimiser = torch.optim.SGD(self.model.parameters(), LR)
+                self.model.train()
+                for _ in range(EPOCHS):
+                    for at in torch.randperm(len(rows), generator=draw).split(BATCH):
+                        x, y = rows.batch(at)
+                        optimiser.zero_grad()
+                        torch.nn.functional.cross_entropy(self.model(x), y).backward()
+                        optimiser.step()
+                for name, w in self.model.state_dict().items():
+                    total[name] += w / len(chosen)
+            self.model.load_state_dict(total)
+            self.round += 1
+
+
+def timed(thing, rounds: int) -> float:
+    began = time.perf_counter()
+    thing.run(rounds)
+    return (time.perf_counter() - began) / rounds
+
+
+MEMORY = """
+import sys; sys.path.insert(0, {here!r})
+import simulator
+split = simulator.make_split({clients}, {rows}, {quick})
+simulator.Grapevine(split, 2).run(1)
+from grapevine.runs import peak_memory_mb
+print(peak_memory_mb())
+"""
+
+
+def memory(clients: int, rows: int, quick: bool) -> float:
+    code = MEMORY.format(here=str(HERE), clients=clients, rows=rows, quick=quick)
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+# ---------------------------------------------------------------- Flower's simulation, in its own environment
+
+FLOWER_TASK = """
+import sys, time
+import numpy as np, torch
+from torch import nn
+import torch.nn.functional as F
+torch.set_num_threads(1)
+
+def network():
+    return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1),
+                         nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 10)).to(memory_format=torch.channels_last)
+
+DATA = {}
+def client_rows(i, rows):
+    if not DATA:
+        with np.load(%(file)r) as f:
+            DATA["x"], DATA["y"] = torch.from_numpy(f["x_train"]), torch.from_numpy(f["y_train"]).long()
+    return DATA["x"][i * rows:(i + 1) * rows], DATA["y"][i * rows:(i + 1) * rows]
+
+def fit(model, i, seed):
+    x, y = client_rows(i, %(rows)d)
+    draw = torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.SGD(model.parameters(), %(lr)r)
+    for _ in range(%(epochs)d):
+        for at in torch.randperm(len(x), generator=draw).split(%(batch)d):
+            b = (x[at].float() / 255 - 0.286) / 0.353
+            b = b[:, None].contiguous(memory_format=torch.channels_last)
+            optimiser.zero_grad()
+            F.cross_entropy(model(b), y[at]).backward()
+            optimiser.step()
+    return len(x)
+"""
+
+FLOWER_APP = """
+import json, sys, time
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from task import fit, network
+
+client = ClientApp()
+
+@client.train()
+def train(msg: Message, context: Context):
+    model = network()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    n = fit(model, int(context.node_config["partition-id"]), 0)
+    record = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": n})})
+    return Message(content=record, reply_to=msg)
+
+server = ServerApp()
+
+class Timed(FedAvg):
+    stamps = []
+    def aggregate_train(self, server_round, replies):
+        out = super().aggregate_train(server_round, replies)
+        Timed.stamps.append(time.perf_counter())
+        return out
+
+@server.main()
+def main(grid: Grid, context: Context):
+    strategy = Timed(fraction_train=%(share)r, fraction_evaluate=0.0, min_available_nodes=%(clients)d)
+    strategy.start(grid=grid, initial_arrays=ArrayRecord(network().state_dict()), num_rounds=%(rounds)d)
+
+began = time.perf_counter()
+run_simulation(server_app=server, client_app=client, num_supernodes=%(clients)d,
+               backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+stamps = Timed.stamps
+steady = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
+print("RESULT " + json.dumps({"steady": steady, "with_start": (time.perf_counter() - began) / len(stamps), "rounds": len(stamps)}))
+"""
+
+
+def flower(rounds: int, clients: int, rows: int) -> dict:
+    """Seconds a round of Flower's simulation, steady and with its start-up. Both cores: one actor a core."""
+    environment = HERE / ".environments" / "flower"
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    if not python.exists():
+        print("making an environment for Flower's simulation …", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        pins = HERE.parent / "constraints.txt"
+        for package in ("torch", "numpy", "flwr[simulation]==1.41.0"):
+            subprocess.run([python, "-m", "pip", "install", "-q", "-c", pins, package], check=True)
+    folder = environment / "app"
+    folder.mkdir(exist_ok=True)
+    values = dict(file=str(Path(DATA).resolve() / "fashion_mnist.npz"), rows=rows, lr=LR, epochs=EPOCHS, batch=BATCH)
+    (folder / "task.py").write_text(textwrap.dedent(FLOWER_TASK) % values)
+    (folder / "app.py").write_text(textwrap.dedent(FLOWER_APP) % dict(share=PER_ROUND / clients, clients=clients, rounds=rounds))
+    quiet = dict(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0",
+                 FLWR_HOME=str(environment / "home"), PYTHONPATH=str(folder), OMP_NUM_THREADS="1")  # fmt: skip
+    done = subprocess.run([python, folder / "app.py"], env={**os.environ, **quiet}, capture_output=True, text=True, timeout=1800)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise RuntimeError(f"Flower's simulation gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return json.loads(lines[-1].removeprefix("RESULT "))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each at a turn")
+    parser.add_argument("--repeats", type=int, default=4, help="turns")
+    parser.add_argument("--no-flower", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a smoke test on digits; writes nothing")
+    flags = parser.parse_args()
+    clients, rows = (10, 50) if flags.quick else (100, ROWS)
+    rounds, repeats = (1, 1) if flags.quick else (flags.rounds, flags.repeats)
+    split = make_split(clients, rows, flags.quick)
+    peers = {"bare loop, 1 thread": BareLoop(split), "grapevine, 1 worker": Grapevine(split, 1),
+             "grapevine, 2 workers": Grapevine(split, 2)}  # fmt: skip
+    for peer in peers.values():
+        peer.run(1)
+    seconds: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(repeats):
+        for name, peer in peers.items():
+            seconds[name].append(timed(peer, rounds))
+    # The least of several turns: what the machine can do when nobody else disturbs it.
+    best = {name: min(values) for name, values in seconds.items()}
+    one, two = best["grapevine, 1 worker"], best["grapevine, 2 workers"]
+    result = dict(
+        setting=f"FedAvg, {split.dataset.name}, {clients} clients × {rows}, {PER_ROUND} a round, {EPOCHS} epochs, batch {BATCH}, cnn",
+        seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
+        one_worker_against_bare_loop=one / best["bare loop, 1 thread"], two_workers_speedup=one / two,
+        machine=platform.processor() or platform.machine(), cores=os.cpu_count(), torch=torch.__version__, version=gv.__version__,
+    )  # fmt: skip
+    few, many = (10, 20) if flags.quick else (100, 1000)
+    shape = split.dataset.x.shape
+    result["memory_mb"] = {str(n): memory(n, rows if n == few else rows // 10, flags.quick) for n in (few, many)}
+    result["data_mb"] = split.dataset.x.numel() * split.dataset.x.element_size() / 2**20
+    if not flags.quick and not flags.no_flower:
+        peer = flower(rounds * 3, clients, rows)
+        result["flower_simulation"] = peer
+        result["flower_against_two_workers"] = peer["steady"] / two
+        result["flower_with_start_against_two_workers"] = peer["with_start"] / two
+    print(json.dumps({k: v for k, v in result.items() if k != "seconds_per_round"}, indent=1))
+    for name, value in best.items():
+        print(f"{name:24s} {value:7.3f} s a round")
+    if not flags.quick:
+        (HERE / "simulator.json").write_text(json.dumps(dict(result, shape=list(shape)), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`grapevine predict`: a trained model on the rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grapevine.data.tables import read_images, read_table, write_csv
+from grapevine.runs import Model
+
+
+def predict_file(run: str, file: str, out: str, id: str | None = None, features: Sequence[str] | None = None) -> int:
+    """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
+    model = Model.load(run)
+    ids, rows = _read(model, file, id, features)
+    proba = model.predict_proba(rows)
+    best = proba.argmax(1)
+    confidence = [f"{p:.6f}" for p in proba.max(1)]
+    write_csv(out, dict(id=ids, label=[model.classes[c] for c in best], probability=confidence))
+    return len(ids)
+
+
+def _read(model: Model, file: str, id: str | None, features: Sequence[str] | None) -> tuple[list[str], Any]:
+    if Path(file).is_dir():
+        images = read_images(file, size=model.shape[-1] if len(model.shape) == 3 else None)
+        return images.ids, images.x
+    table = read_table(file, id=id, features=features)
+    # A data set of small images may come as a table with a pixel a column.
+    return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == _size(model.shape) else table.x
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    n = 1
+    for side in shape:
+        n *= side
+    return n
