@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import shlex
 import sys
 import time
@@ -111,7 +112,8 @@ class Experiment:
         if not (self.out / "settings.json").exists():
             self.split.save(self.out / "split.json")
             command = "" if "grapevine" not in Path(sys.argv[0]).name else shlex.join(["grapevine", *sys.argv[1:]])
-            text = json.dumps(dict(self.identity(), command=command), indent=1)
+            versions = dict(python=platform.python_version(), torch=torch.__version__, grapevine=__version__)
+            text = json.dumps(dict(self.identity(), command=command, versions=versions, workers=self.workers), indent=1)
             write_atomically(self.out / "settings.json", text.encode())
         return claim
 

@@ -387,9 +387,12 @@ class Ot(SecureHamming):
                 sender = ot.Sender(plain, own["counts"][k], _pair_info(client, client.name, k), self.chunk_bytes)
                 sender.take_keys(**client.memory["ot.keys"][k])
             chunks[k] = sender.transfer(request)
+            client.memory[slot] = sender.to_dict()
             if sender.next == sender.plan.chunks:
                 shares[k] = sender.share()
-            client.memory[slot] = sender.to_dict()
+                # Base keys serve one computation of H: used again, they would repeat the pads.
+                del client.memory[slot]
+                client.memory["ot.keys"] = {other: keys for other, keys in client.memory["ot.keys"].items() if other != k}
         return dict(chunks=chunks, shares=shares)
 
     @step
@@ -403,9 +406,10 @@ class Ot(SecureHamming):
             receiver.receive(chunk)
             if receiver.next == receiver.plan.chunks:
                 shares[j] = receiver.share()
+                del client.memory[f"ot.receiver.{j}"]
             else:
                 requests[j] = receiver.request(receiver.next)
-            client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
+                client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
         return dict(requests=requests, shares=shares)
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
