@@ -25,7 +25,7 @@ class with fewer than two labelled rows, or whose rows are all equal, takes the 
 spread, all take the same multiple of I (the nearest mean wins). Variances under `LEAST` of a covariance's largest are raised to
 that. A class without a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is
 1e-4 of its mean has its variance to about eight digits; one under 1e-7 counts as constant. The default of γ suits few labels: on
-digits among 10 parties, 0.3 was near the best for all kinds with 150 labels; with 500, 0.1 was, and with 50, more than 0.3.
+one split of digits among 10 parties, 0.3 was near the best for all kinds with 150 labels, 0.1 with 500, 0.6 or more with 50.
 """
 
 from __future__ import annotations
