@@ -1,0 +1,173 @@
+"""The host's program for a federation's job: the label job in one shot, a training job round by round with checkpoints.
+
+It sees a `core.Server` and a folder, and runs the same over any transport. What it leaves is in results/: result.json,
+messages.jsonl, and of a training job history.jsonl and model.safetensors; or failed.json with the sentence that says why not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from grapevine import __version__, learn, wire
+from grapevine.data.rows import Scale
+from grapevine.errors import Mistake
+from grapevine.experiment import Lines
+from grapevine.labelling import _expected
+from grapevine.runs import Model, save_model
+from grapevine.store import FileStore, write_atomically
+
+if TYPE_CHECKING:
+    from grapevine.core import Server, Transport
+    from grapevine.federation import HostSetup
+
+
+class Watched:
+    """A transport with a quorum: when fewer parties than that still answer, the job stops with a sentence.
+
+    A party that did not answer counts as gone until it answers again. Exchanges are told as they begin and end.
+    """
+
+    def __init__(self, inner: Transport, parties: Iterable[str], quorum: int, tell: Callable[[dict], None]):
+        self._inner, self._gone, self._parties, self._quorum, self._tell = inner, set(), set(parties), quorum, tell
+
+    def exchange(self, step: str, requests: dict, round: int) -> dict:
+        began = time.monotonic()
+        self._tell(dict(step=step, round=round, asked=sorted(requests)))
+        replies = self._inner.exchange(step, requests, round)
+        seconds = float(f"{time.monotonic() - began:.2f}")
+        missing = sorted(set(requests) - set(replies))
+        self._tell(dict(step=step, round=round, answered=sorted(replies), missing=missing, seconds=seconds))
+        self._gone = (self._gone | set(missing)) - set(replies)
+        left = len(self._parties - self._gone)
+        if left < self._quorum or not replies:
+            raise Mistake(
+                f"{left} of {len(self._parties)} parties still answer after step {step} of round {round} ({seconds:.0f} s), and the "
+                f"quorum is {self._quorum}: {', '.join(sorted(self._gone))} must `grapevine join` again, then start the host again."
+            )
+        return replies
+
+
+def run(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
+    """The whole job, and results/ at its end. A job that was broken off goes on from its checkpoint."""
+    (folder / "results").mkdir(exist_ok=True)
+    server._transport = Watched(server._transport, server.clients, setup.quorum, _teller(folder / "progress.jsonl"))
+    try:
+        result = (_label if setup.table["job"] == "label" else _train)(server, setup, folder)
+    except Exception as error:
+        sentence = str(error) if isinstance(error, Mistake) else f"{type(error).__name__} at the host: {error}"
+        _write_json(folder / "results" / "failed.json", dict(sentence=sentence))
+        raise
+    (folder / "results" / "failed.json").unlink(missing_ok=True)
+    _write_json(folder / "results" / "result.json", result)
+    return result
+
+
+def _teller(path: Path) -> Callable[[dict], None]:
+    def tell(line: dict) -> None:
+        with open(path, "a") as file:
+            file.write(json.dumps(dict(time=round(time.time(), 2), **line)) + "\n")
+
+    return tell
+
+
+def _write_json(path: Path, value: dict) -> None:
+    write_atomically(path, json.dumps(value, indent=1).encode())
+
+
+def _label(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
+    """One shot: whatever was broken off begins again with a new session. The result is what the host may know."""
+    began, method = time.perf_counter(), setup.method
+    method.check(server)
+    state = method.round(server, method.setup(server))
+    groups = list(state["groups"].values())
+    got = sorted({name for group in groups for name in group["got_labels"].values()})
+    messages = server.account.drain()
+    (folder / "results" / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in messages))
+    return dict(
+        job="label", method="xclp", settings=method.settings(), agreed=setup.hash, seed=setup.table.get("seed"), rounds=1,
+        data=dict(classes=sorted({name for group in groups for name in group["classes"].values()})), expected=_expected(groups),
+        neighbours=groups[0]["neighbours"], labelled=got, lost=sorted(set(setup.parties) - set(got)),
+        bytes_up=server.account.totals["up"], bytes_down=server.account.totals["down"],
+        seconds=round(time.perf_counter() - began, 3), version=__version__,
+    )  # fmt: skip
+
+
+def _train(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
+    method, store = setup.method, FileStore(folder / "checkpoint" / "objects")
+    history, messages = (Lines(folder / "results" / f"{name}.jsonl") for name in ("history", "messages"))
+    manifest_path = folder / "checkpoint" / "manifest.json"
+    method.check(server)
+    if manifest_path.exists():
+        manifest = json.loads(manifest_path.read_text())
+        state, done, seconds = wire.decode(store.get(manifest["state"])), manifest["done"], manifest["seconds"]
+        server.account.totals.update(manifest["bytes"])
+    else:
+        manifest = dict(lengths=dict(history=0, messages=0))
+        state, done, seconds = method.setup(server), 0, 0.0
+    history.cut(manifest["lengths"]["history"])
+    messages.cut(manifest["lengths"]["messages"])
+    before, began = seconds, time.perf_counter()
+    while done < setup.rounds:
+        server.now = done
+        state = method.round(server, state)
+        done += 1
+        history.add(_evaluate(server, setup, state, done))
+        for line in server.account.drain():
+            messages.add(line)
+        seconds = before + time.perf_counter() - began
+        name = store.put(wire.encode(state))
+        lengths = dict(history=history.flush(), messages=messages.flush())
+        _write_json(
+            manifest_path, dict(done=done, state=name, lengths=lengths, bytes=dict(server.account.totals), seconds=seconds)
+        )
+        store.keep_only([name])
+    last = history.last
+    if not method.personal:
+        _save_model(server, setup, state, folder / "results" / "model.safetensors")
+    for file in (history, messages):
+        file.close()
+    return dict(
+        job="train", method=method.name, settings=method.settings(), agreed=setup.hash, seed=setup.table.get("seed"), rounds=done,
+        data=dict(classes=list(setup.classes), features=len(setup.table["features"])), model=setup.table["model"],
+        norm=setup.table.get("norm") or "default", accuracy=last["accuracy"], accuracy_last=last["accuracy"],
+        balanced_accuracy=last["balanced_accuracy"], per_client=last["per_client"], bytes_up=server.account.totals["up"],
+        bytes_down=server.account.totals["down"], seconds=round(seconds, 3), version=__version__,
+    )  # fmt: skip
+
+
+def _evaluate(server: Server, setup: HostSetup, state: dict, done: int) -> dict[str, Any]:
+    """A line of the history: the model on the rows that each party held out."""
+    method = setup.method
+    told = {} if method.personal else dict(shared=method.shared(state))
+    replies = server.ask(method.evaluate, **told)
+    counts = {name: reply["confusion"] for name, reply in replies.items() if _counts(reply, len(setup.classes))}
+    total = sum(counts.values(), torch.zeros(len(setup.classes), len(setup.classes), dtype=torch.int64))
+    per_client = [dict(id=name, n=int(c.sum()), accuracy=_number(learn.accuracy(c))) for name, c in counts.items()]
+    line = dict(round=done, accuracy=_number(learn.accuracy(total)), balanced_accuracy=_number(learn.balanced_accuracy(total)),
+                per_client=per_client, **server.notes)  # fmt: skip
+    server.notes = {}
+    return line
+
+
+def _counts(reply: dict, classes: int) -> bool:
+    """Whether a reply holds a confusion matrix: one that does not is left out of the accuracy."""
+    counts = reply.get("confusion")
+    return isinstance(counts, torch.Tensor) and counts.shape == (classes, classes) and counts.dtype == torch.int64
+
+
+def _number(value: float) -> float | None:
+    return None if value != value else round(value, 6)
+
+
+def _save_model(server: Server, setup: HostSetup, state: dict, path: Path) -> None:
+    """The model for features as the networks saw them; a party puts its own scaling in when it fetches it."""
+    width = len(setup.table["features"])
+    model = Model(setup.method, server.model(), setup.method.shared(state), setup.classes,
+                  Scale(1.0, torch.zeros(width), torch.ones(width)), (width,))  # fmt: skip
+    save_model(path, model, setup.table["model"], setup.table.get("norm"), setup.seed)
