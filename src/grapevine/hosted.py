@@ -46,9 +46,10 @@ class Watched:
         self._gone = (self._gone | set(missing)) - set(replies)
         left = len(self._parties - self._gone)
         if left < self._quorum or not replies:
+            gone = ", ".join(sorted(self._gone))
             raise Mistake(
-                f"{left} of {len(self._parties)} parties still answer after step {step} of round {round} ({seconds:.0f} s), and the "
-                f"quorum is {self._quorum}: {', '.join(sorted(self._gone))} must `grapevine join` again, then start the host again."
+                f"{left} of {len(self._parties)} parties still answer after step {step} of round {round} ({seconds:.0f} s), and "
+                f"the quorum is {self._quorum}: {gone} must `grapevine join` again, then start the host again."
             )
         return replies
 
