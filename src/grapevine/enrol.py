@@ -1,4 +1,4 @@
-"""Joining a federation: what the host keeps about invitations, keys and who is here (`Registry`), and a party's line to it (`HostLink`).
+"""Joining: the host's books of invitations, keys and who is here (`Registry`), and a party's line to the host (`HostLink`).
 
     party → host    ca        nothing                                   ← the certificate authority; its hash must be the token's
                     settings  name, secret                              ← what all agree on, before any key is made
@@ -6,8 +6,8 @@
                     here      name, secret, which process, what it did  ← phase, who is here, the closed roster, the host's clock
                     model     name, secret                              ← the model of a finished training job
 
-All but `ca` over TLS that the token's fingerprint authenticates. The secret is good for one enrolment; afterwards it only says which
-party is asking. Messages are small JSON; a refusal is a sentence.
+All but `ca` over TLS that the token's fingerprint authenticates. The secret is good for one enrolment; afterwards it only says
+which party is asking. Messages are small JSON; a refusal is a sentence.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ class Registry:
     # ------------------------------------------------------------ invitations
 
     def invite(self, name: str, again: bool = False) -> Token:
-        """A token for one party. `again` takes the place of keys that the party has lost: all others must confirm the new ones."""
+        """A token for one party. `again` forgets keys that the party has lost: all others must confirm the new ones."""
         check_name(name)
         with self._changing():
             table, roster, invitations = self.table, self.roster(), self.invitations()
             if name in roster and not again:
                 raise Mistake(
-                    f"{name} has joined (fingerprint {roster[name]['fingerprint']}): it goes on with `grapevine join --home DIR`; if it "
-                    "lost its keys, say --again."
+                    f"{name} has joined (fingerprint {roster[name]['fingerprint']}): it goes on with `grapevine join --home`, "
+                    "and if it lost its keys, say --again."
                 )
             if name not in table["parties"]:
                 write_toml(self.folder / "federation.toml", dict(table, parties=sorted([*table["parties"], name])))
@@ -156,8 +156,8 @@ class Registry:
                     return {}
                 raise Refused(
                     409,
-                    f"the invitation of '{name}' was used before, by the party with fingerprint {roster[name]['fingerprint']}: if that "
-                    "was you, say --home of that time; if not, warn the host, who can invite again.",
+                    f"the invitation of '{name}' was used before, by the party with fingerprint {roster[name]['fingerprint']}: "
+                    "if that was you, say --home of that time; if not, warn the host, who can invite again.",
                 )
             if self.phase != "gathering":
                 raise Refused(409, f"federation {self.table['name']} has begun without '{name}': wait for the next job.")
@@ -249,8 +249,8 @@ class HostLink:
         found = ca_fingerprint(pem)
         if not hmac.compare_digest(found, self.token.ca):
             raise Mistake(
-                f"{self.place} shows the certificate authority {short(found)}, and the invitation names {short(self.token.ca)}: somebody "
-                "may be in between, or the host's folder was made anew; ask the host for a new invitation."
+                f"{self.place} shows the certificate authority {short(found)}, and the invitation names {short(self.token.ca)}: "
+                "somebody may be in between, or the host's folder was made anew; ask the host for a new invitation."
             )
         return replace(self, ca=pem)
 
@@ -290,7 +290,7 @@ class HostLink:
             ) from None
         except socket.gaierror:
             raise Mistake(f"the name {self.token.address} is not known here: check the network and DNS.") from None
-        except (TimeoutError, socket.timeout):
+        except TimeoutError:
             raise Unreachable(
                 f"{self.place} does not answer within {CALL_SECONDS} s: is the port open in every firewall?"
             ) from None

@@ -1,11 +1,11 @@
 """The host's one open port: enrolment, and Flower's Fleet API passed on to the SuperLink, which itself listens on loopback alone.
 
 Flower 1.41 serves its Control API (start any code at every party) and its Runtime API on the same port as the Fleet API, and asks
-nobody who he is there. So the SuperLink must not be reachable from outside. The gate lets the ten Fleet calls of a registered node
-through and nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
+nobody who he is there. So the SuperLink must not be reachable from outside. The gate lets the ten Fleet calls of a node through
+and nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
 
-Whoever connects gets a handshake, then seconds for a whole request, whatever its pace; sizes are checked before they are read; the
-number of connections is bounded.
+Whoever connects gets a handshake, then seconds for a whole request, whatever its pace; sizes are checked before they are read;
+the number of connections is bounded.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from grapevine.enrol import Refused, Registry
 from grapevine.errors import Mistake
 
 FLEET = frozenset(f"/v1/fleet/{name}" for name in (
-    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab", "push-object",
-    "pull-object", "confirm-message-received",
+    "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
+    "push-object", "pull-object", "confirm-message-received",
 ))  # fmt: skip
 BODY_BYTES = 2**14  # of an enrolment message
 FLEET_BYTES = 2**25  # of one Fleet call; Flower sends large arrays in pieces of 5 MB
