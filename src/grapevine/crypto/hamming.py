@@ -9,25 +9,22 @@
 
 A protocol's first message travels with XCLP's own (`begin`), and `ot`'s base transfers with the key agreement (`prelude`,
 `answer_prelude`); the exchanges above are those that it adds (`finish`). The arithmetic, the message flow and the threat model
-of each are in the module of its name. Ciphertexts are sent once for all partners and signed by their owner's identity.
+of each are in the module of its name. Ciphertexts are sent once for all partners. What one client sends to another through the
+server is signed by the sender's identity, as a *parcel* of message and signature: `open` decrypts for the server what it is
+handed, and must not do so for the party's own ciphertexts.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from grapevine import wire
 from grapevine.core import Server, SubProtocol, param, step
-from grapevine.crypto import mlwe, psm
-from grapevine.crypto.session import agreement
+from grapevine.crypto import mlwe, psm, session
 from grapevine.crypto.stream import context, fresh_secret
 from grapevine.errors import Mistake
 
@@ -131,7 +128,8 @@ class Psm(SecureHamming):
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         seed, me, L = client.memory["seed"], client.name, group.bits
-        occasion = agreement(client).occasion("psm", group.round, 0, group.counts)
+        # Begun, not only named: rows hashed anew under the same masks would show the difference.
+        occasion = session.begin(client, "psm", group.round, 0, group.counts)
         others = {name: n for name, n in group.counts.items() if name != me}
         return dict(
             u=psm.share(seed, occasion, me, bits, L),
@@ -176,37 +174,38 @@ class Encrypted(SecureHamming):
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         plain = np.unpackbits(bits, axis=1, count=group.bits)
-        client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round)
+        client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round, computed=False)
         if not len(bits) or not any(roles(*pair, group.roster)[0] == client.name for pair in group.pairs if client.name in pair):
             return {}
         secret, message = self.encrypt(plain)
         client.memory["hamming"] = secret
-        return dict(cipher=message, signature=client.identity.sign(_signed(client, client.name, group.round, message)))
+        return dict(cipher=parcel(client, "ciphertexts", message, round=group.round))
 
     @step
-    def evaluate(self, client: Client, ciphers: dict, signatures: dict) -> dict:
-        """Client k, for every partner whose ciphertexts it is to compute on."""
+    def evaluate(self, client: Client, ciphers: dict) -> dict:
+        """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
         own = client.memory["bits"]
+        if own["computed"]:
+            raise Mistake(f"{client.name} has computed its distances in round {own['round']}: start a new session")
+        client.memory["bits"] = dict(own, computed=True)
         plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
         answers, shares = {}, {}
-        for j, message in ciphers.items():
-            try:
-                signed = _signed(client, j, own["round"], message)
-                Ed25519PublicKey.from_public_bytes(client.pinned[j]).verify(signatures[j], signed)
-            except (InvalidSignature, KeyError):
-                raise Mistake(
-                    f"the ciphertexts that came as {j!r}'s are not signed by its identity: start a new session"
-                ) from None
-            answers[j], shares[j] = self.compute(message, plain)
+        for j, sent in ciphers.items():
+            answer, shares[j] = self.compute(unpack(client, j, "ciphertexts", sent, round=own["round"]), plain)
+            answers[j] = parcel(client, "answer", answer, j, own["round"])
         return dict(answers=answers, shares=shares)
 
     @step
     def open(self, client: Client, answers: dict) -> dict:
         """Client j, for every partner that computed on its ciphertexts. The secret is used up."""
-        own, secret = client.memory["bits"], client.memory["hamming"]
-        n = len(own["packed"])
-        out = {k: self.decrypt(secret, answer, (n, own["counts"][k]), own["length"]) for k, answer in answers.items()}
-        del client.memory["hamming"]
+        own = client.memory["bits"]
+        if "hamming" not in client.memory:
+            raise Mistake(f"{client.name} has no ciphertexts to open in round {own['round']}: start a new session")
+        n, secret = len(own["packed"]), client.memory.pop("hamming")
+        out = {}
+        for k, sent in answers.items():
+            answer = unpack(client, k, "answer", sent, client.name, own["round"])
+            out[k] = self.decrypt(secret, answer, (n, own["counts"][k]), own["length"])
         return dict(shares=out)
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
@@ -215,8 +214,7 @@ class Encrypted(SecureHamming):
         each = {}
         for k in sorted({k for _, k in tasks}):
             partners = [j for j, kk in tasks if kk == k]
-            each[group.ids[k]] = dict(ciphers={j: firsts[j]["cipher"] for j in partners},
-                                      signatures={j: firsts[j]["signature"] for j in partners})  # fmt: skip
+            each[group.ids[k]] = dict(ciphers={j: firsts[j]["cipher"] for j in partners})
         computed = server.ask(self.evaluate, each=each) if each else {}
         lost = {k for k in full if group.ids[k] in each and group.ids[k] not in computed}
         tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
@@ -236,9 +234,16 @@ class Encrypted(SecureHamming):
         return set(firsts) - lost, blocks()
 
 
-def _signed(client: Client, name: str, round: int, message: dict) -> bytes:
-    session = client.memory["agreement"]["session"]
-    return context("ciphertexts", session=session, round=round, name=name, digest=hashlib.sha256(wire.encode(message)).digest())
+def parcel(client: Client, kind: str, message: dict, to: str = "", round: int = 0) -> dict:
+    """A message for another client (or all), signed."""
+    return dict(message=message, signature=session.sign(client, kind, message, to, round))
+
+
+def unpack(client: Client, sender: str, kind: str, sent: dict, to: str = "", round: int = 0) -> dict:
+    """The message of a parcel, if it is the sender's."""
+    message = sent.get("message", {})
+    session.require_signed(client, sender, sent.get("signature"), kind, message, to, round)
+    return message
 
 
 @dataclass(frozen=True)
@@ -335,18 +340,20 @@ class Ot(SecureHamming):
 
         secret, offer = ot.base_offer()
         client.memory["ot.offer"] = dict(secret=secret, offer=offer)
-        return offer
+        return parcel(client, "base offer", offer)
 
     def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
         """As sender j: choose in every receiver's base transfers. The choices Δ are this pair's alone."""
         from grapevine.crypto import ot
 
         replies, keys = {}, {}
-        for k, offer in preludes.items():
+        for k, sent in preludes.items():
             if k != client.name and roles(client.name, k, sorted(client.pinned))[0] == client.name:
                 delta = fresh_secret()[: ot.SECURITY // 8]
                 choices = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
-                key, replies[k] = ot.base_choose(offer, choices, _pair_info(client, client.name, k))
+                offer = unpack(client, k, "base offer", sent)
+                key, reply = ot.base_choose(offer, choices, _pair_info(client, client.name, k))
+                replies[k] = parcel(client, "base choice", reply, k)
                 keys[k] = dict(delta=delta, keys=key)
         client.memory["ot.keys"] = keys
         return replies
@@ -365,8 +372,8 @@ class Ot(SecureHamming):
             info = _pair_info(client, j, client.name)
             receiver = ot.Receiver(plain, group.counts[j], info, self.chunk_bytes)
             receiver.take_offer(own["secret"], own["offer"])
-            receiver.learn_keys(replies[client.name])
-            requests[j] = receiver.request(0)
+            receiver.learn_keys(unpack(client, j, "base choice", replies[client.name], client.name))
+            requests[j] = parcel(client, "request", receiver.request(0), j, group.round)
             client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
         del client.memory["ot.offer"]  # base transfers serve one computation of H: a second one would reuse their masks
         return dict(requests=requests)
@@ -386,7 +393,8 @@ class Ot(SecureHamming):
             else:
                 sender = ot.Sender(plain, own["counts"][k], _pair_info(client, client.name, k), self.chunk_bytes)
                 sender.take_keys(**client.memory["ot.keys"][k])
-            chunks[k] = sender.transfer(request)
+            chunk = sender.transfer(unpack(client, k, "request", request, client.name, own["round"]))
+            chunks[k] = parcel(client, "chunk", chunk, k, own["round"])
             client.memory[slot] = sender.to_dict()
             if sender.next == sender.plan.chunks:
                 shares[k] = sender.share()
@@ -400,15 +408,15 @@ class Ot(SecureHamming):
         """As receiver k: take a chunk of every sender; then the next request, or the share for the server."""
         from grapevine.crypto import ot
 
-        requests, shares = {}, {}
+        round, requests, shares = client.memory["bits"]["round"], {}, {}
         for j, chunk in chunks.items():
             receiver = ot.Receiver.from_dict(client.memory[f"ot.receiver.{j}"])
-            receiver.receive(chunk)
+            receiver.receive(unpack(client, j, "chunk", chunk, client.name, round))
             if receiver.next == receiver.plan.chunks:
                 shares[j] = receiver.share()
                 del client.memory[f"ot.receiver.{j}"]
             else:
-                requests[j] = receiver.request(receiver.next)
+                requests[j] = parcel(client, "request", receiver.request(receiver.next), j, round)
                 client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
         return dict(requests=requests, shares=shares)
 
@@ -453,7 +461,7 @@ class Ot(SecureHamming):
 
 
 def _pair_info(client: Client, sender: str, receiver: str) -> bytes:
-    agreed = agreement(client)
+    agreed = session.agreement(client)
     return context("ot", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, sender=sender, receiver=receiver)
 
 

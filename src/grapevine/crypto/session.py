@@ -6,10 +6,15 @@ protocol: the round, the attempt, and the row counts of those who take part. It 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from grapevine.crypto.agreement import Agreement, Ephemeral, Occasion, roster_hash
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from grapevine import wire
+from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Occasion, roster_hash
 from grapevine.crypto.stream import context, fresh_secret, hkdf
 from grapevine.crypto.sums import Attempts
 
@@ -19,14 +24,20 @@ if TYPE_CHECKING:
 
 def offer(client: Client, session: str) -> dict:
     """Exchange 1: a fresh X25519 key, signed by this party's identity over session and roster."""
+    if "agreement" in client.memory and client.memory["agreement"]["session"] == session:
+        # `Attempts` belongs to the session. New keys under the old name would be a way to ask for closed sums again.
+        raise AgreementError(f"{client.name!r} has agreed on keys in session {session!r} before: start a session of another name")
     ephemeral = Ephemeral.generate()
     client.memory["ephemeral"] = dict(ephemeral.to_dict(), session=session)
     return ephemeral.offer(client.identity, client.name, session, roster_hash(client.pinned, session))
 
 
 def meet(client: Client, offers: Mapping[str, dict]) -> dict[str, bytes]:
-    """Exchange 2: check everybody's key, and seal this party's part of the seed to each of the others."""
-    own = client.memory["ephemeral"]
+    """Exchange 2: check everybody's key, and seal this party's part of the seed to each of the others.
+
+    An offer is met once: meeting again would open `attempts` anew, and the masks of this agreement could be had twice.
+    """
+    own = _take(client, "ephemeral", "offered a key that is still to be met")
     agreed = Agreement.reach(client.name, own["session"], Ephemeral.from_dict(own), offers, client.pinned)
     contribution = fresh_secret()
     client.memory["agreement"] = agreed.to_dict()
@@ -36,12 +47,58 @@ def meet(client: Client, offers: Mapping[str, dict]) -> dict[str, bytes]:
 
 
 def learn_seed(client: Client, letters: Mapping[str, bytes]) -> None:
-    """Exchange 3: the seed that all clients know and the server does not."""
-    client.memory["seed"] = agreement(client).open_seed(client.memory["contribution"], letters)
+    """Exchange 3: the seed that all clients know and the server does not. Once: a client hashes its rows once per agreement."""
+    contribution = _take(client, "contribution", "sealed a part of a seed that is still to be opened")
+    client.memory["seed"] = agreement(client).open_seed(contribution, letters)
 
 
 def agreement(client: Client) -> Agreement:
+    if "agreement" not in client.memory:
+        raise AgreementError(f"{client.name!r} has not agreed on keys, or has done with them: start a new session")
     return Agreement.from_dict(client.memory["agreement"])
+
+
+def forget(client: Client) -> None:
+    """The job is done: delete keys and seed, so that a later theft opens nothing of what was recorded."""
+    for name in ("ephemeral", "contribution", "agreement", "seed", "attempts"):
+        client.memory.pop(name, None)
+
+
+def _take(client: Client, name: str, what: str) -> object:
+    """What is used once and then gone."""
+    if name not in client.memory:
+        raise AgreementError(f"{client.name!r} has not {what}: a step is asked once, in its turn, so start a new session")
+    return client.memory.pop(name)
+
+
+# What one client sends to another passes through the server in the open: ciphertexts, answers, transfers. It is signed, since
+# whoever could change it on the way would have j decrypt what it likes, or choose in k's place.
+
+
+def sign(client: Client, kind: str, message: dict, to: str = "", round: int = 0) -> bytes:
+    """This party's signature under a message of this kind, to one other party or to all."""
+    return client.identity.sign(_statement(client, client.name, kind, message, to, round))
+
+
+def require_signed(client: Client, sender: str, signature: bytes, kind: str, message: dict, to: str = "", round: int = 0) -> None:
+    """Refuse a message that `sender` did not sign for this place in this agreement."""
+    try:
+        statement = _statement(client, sender, kind, message, to, round)
+        Ed25519PublicKey.from_public_bytes(client.pinned[sender]).verify(signature, statement)
+    except (InvalidSignature, KeyError, TypeError):
+        raise AgreementError(f"what came as {sender!r}'s {kind} is not signed by its identity: start a new session") from None
+
+
+def _statement(client: Client, sender: str, kind: str, message: dict, to: str, round: int) -> bytes:
+    """Bound to the sender's ephemeral key, which is new in every agreement, whatever the session is called."""
+    if "ephemeral" in client.memory:
+        own = client.memory["ephemeral"]
+        session, roster, key = own["session"], roster_hash(client.pinned, own["session"]), Ephemeral.from_dict(own).public
+    else:
+        agreed = agreement(client)
+        session, roster, key = agreed.session, agreed.roster, agreed.keys[sender]
+    digest = hashlib.sha256(wire.encode(message)).digest()
+    return context("signed", kind=kind, sender=sender, to=to, round=round, digest=digest, session=session, roster=roster, key=key)
 
 
 def hash_secret(client: Client, round: int, reproducible: bool) -> tuple[bytes, bytes]:

@@ -13,9 +13,13 @@ label`: keys, scaling, XCLP, and the estimate of how good the labels are.
     4  spread                    lines 11–14 (6–10 at the server)     masked contributions to the others' rows
     5  receive                   lines 14–16                           masked hits on its hidden labels; nothing else
 
-Departures from the paper, with their reasons in docs/methods/xclp.md: rows are sent as fixed point in Z_2^64; a bit is 1 where ⟨v, u⟩ ≥ 0; a point is not its own neighbour; negative similarities are cut off at 0; a row that no label reaches gets no
-label; a row that is zero has no direction and takes no part. `preset="code"` is what the authors' released code does instead:
+Departures from the paper, with their reasons in docs/methods/xclp.md: rows are sent as fixed point in Z_2^64; a bit is 1 where
+⟨v, u⟩ ≥ 0; a point is not its own neighbour; negative similarities are cut off at 0; a row that no label reaches gets no label;
+a row that is zero has no direction and takes no part. `preset="code"` is what the authors' released code does instead:
 similarities cubed, labels weighted by 1/class count (an additional masked sum), a tight frame of hyperplanes.
+
+A client answers each step once, in its turn, and holds the server to what it knows itself: its own row count, one round, masks
+never used twice. What the server must be trusted with is the paper's: that H, S and the sums are computed as they should be.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from grapevine.errors import Mistake
 HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
 BINS = 10  # of confidence, in the calibration table
 CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
-TOLERANCE = 1e-7  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
+TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class XCLP(SubProtocol):
 
     def share(self, client: Client, V: np.ndarray, labelled: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         """Lines 2–5: hash the rows, and send this client's part of SecureHamming. A row of zeros has no direction: `blank`."""
+        require_count(client, group.counts, len(V))
         secret, info = session.hash_secret(client, group.round, self.reproducible)
         planes = graph.hyperplanes(secret, self.bits, V.shape[1], info, tight_frame=self.preset == "code")  # line 3
         bits = graph.hash_bits(V, planes)  # line 4
@@ -84,6 +89,9 @@ class XCLP(SubProtocol):
         Y has a block of columns for each label matrix that is propagated: all labels, or all and then those that are not hidden.
         """
         fixed.label_headroom(labels, self.alpha)
+        shape = (sum(counts.values()), len(Y))
+        if any(S.shape != shape for S in columns.values()):
+            raise Mistake(f"the columns that came for {client.name} are not {shape[0]} × {shape[1]}: start a new session.")
         Z = np.concatenate([S.astype(np.float64) @ Y for S in columns.values()], 1)
         starts = np.cumsum([0, *counts.values()])
         ring = fixed.encode(Z)
@@ -102,6 +110,8 @@ class XCLP(SubProtocol):
         """Line 14: this client's own rows of Z."""
         occasion = session.finish(client, "rows", round, attempt, parties)
         own = client.memory["spread"]
+        if total.shape != own[client.name].shape:
+            raise Mistake(f"scores of {len(total)} rows came for {client.name}'s {len(own[client.name])}: start a new session.")
         secrets = session.agreement(client).pair_secrets(occasion.parties)
         ring = sums.own_rows(client.name, secrets, occasion, total, lambda owner, rows: own[owner][rows])
         return fixed.decode(ring)
@@ -119,13 +129,17 @@ class XCLP(SubProtocol):
         rows = place(names, group.counts)
         n = sum(group.counts[name] for name in names)
         best = graph.KBest(n, max(self.candidates))
-        there = {name: np.flatnonzero(~replies[name]["blank"]) for name in names}
+        blank = {name: checked(name, "blank rows", replies[name]["blank"], bool, (len(rows[name]),)) for name in names}
+        there = {name: np.flatnonzero(~blank[name]) for name in names}
 
         def add(j: str, k: str, block: np.ndarray) -> None:
             best.add(rows[j][there[j]], rows[k][there[k]], block[np.ix_(there[j], there[k])])
 
         for name in names:
-            add(name, name, checked(replies[name]["own"], (len(rows[name]),) * 2, name))
+            own = checked(name, "own block", replies[name]["own"], np.uint16, (len(rows[name]),) * 2)
+            if own.max(initial=0) > self.bits:
+                raise Mistake(f"{name} sent a distance of {own.max()} between {self.bits} bits: it runs another version.")
+            add(name, name, own)
         for j, k, block in blocks:
             add(j, k, block)
         index, H = best.result()
@@ -177,10 +191,23 @@ def place(names: Iterable[str], counts: Mapping[str, int]) -> dict[str, np.ndarr
     return starts
 
 
-def checked(block: np.ndarray, shape: tuple[int, int], name: str) -> np.ndarray:
-    if not isinstance(block, np.ndarray) or block.shape != shape or block.dtype != np.uint16:
-        raise Mistake(f"{name} sent an own block of the wrong shape: it should be {shape[0]} × {shape[1]}.")
-    return block
+def checked(name: str, what: str, array: object, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    """An array that a client sent."""
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        raise Mistake(f"{name} sent its {what} in a shape other than {' × '.join(map(str, shape))}: it runs another version.")
+    return array
+
+
+def require_count(client: Client, counts: Mapping[str, int], rows: int) -> None:
+    """A client's own count is its own to know: with a wrong one, its rows would be cut up as another's."""
+    if counts.get(client.name) != rows:
+        raise Mistake(f"{client.name} has {rows} rows, and the server says {counts.get(client.name)}: start a new session.")
+
+
+def one_shot(round: int) -> None:
+    """The label job has one round: sums of a second one, with other parties, would show a lost party's part."""
+    if round != 0:
+        raise Mistake(f"round {round} was asked for, and the label job has round 0 alone: start a new job.")
 
 
 # ---------------------------------------------------------------- the label job
@@ -205,6 +232,8 @@ class Label(Method):
     @step
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1 (line 1)."""
+        if "classes" in client.memory:
+            raise Mistake(f"{client.name} has taken part in this job: start a new one.")
         data = client.data
         return dict(offer=session.offer(client, session_id), prelude=self.xclp.hamming.prelude(client),
                     rows=len(data.labelled) + len(data.unlabelled), features=int(features(client).shape[1]),
@@ -220,12 +249,14 @@ class Label(Method):
 
     @step
     def moments(self, client: Client, attempt: int, parties: dict) -> dict:
-        """Masked counts, sums and sums of squares of the features, and of the labels per class where they are needed."""
+        """Masked counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
         occasion = session.begin(client, "moments", 0, attempt, parties)
-        V = features(client)
-        there = np.isfinite(V)
-        V = np.where(there, V, 0.0)
-        values = np.concatenate([there.sum(0), V.sum(0), (V * V).sum(0), self._label_counts(client)])
+        values = self._label_counts(client)
+        if self._needs_moments:
+            V = features(client)
+            there = np.isfinite(V)
+            V = np.where(there, V, 0.0)
+            values = np.concatenate([there.sum(0), V.sum(0), (V * V).sum(0), values])
         secrets = session.agreement(client).pair_secrets(occasion.parties)
         return dict(moments=sums.sum_share(client.name, secrets, occasion, fixed.encode_wide(values), wide=True))
 
@@ -240,6 +271,7 @@ class Label(Method):
     @step
     def spread(self, client: Client, columns: dict, counts: dict, parties: dict, round: int, attempt: int, total: int) -> dict:
         """Exchange 4 (lines 12–14): contribute to everybody's rows, twice if the accuracy is to be estimated."""
+        one_shot(round)
         y, C = labels(client), len(client.memory["classes"])
         known = y[y >= 0]
         weights = self._class_weights(client)
@@ -248,29 +280,36 @@ class Label(Method):
             hidden = self.hide(client, known)
             client.memory["hidden"] = hidden
             matrices.append(matrices[0] * ~hidden[:, None])
+        require_count(client, counts, len(y))
         self.xclp.contribute(client, np.concatenate(matrices, 1), columns, counts, total)
         return self.xclp.mask(client, round, attempt, parties)
 
     @step
     def spread_again(self, client: Client, parties: dict, round: int, attempt: int) -> dict:
         """Line 14 once more, after a party was lost: the same contributions under fresh masks."""
+        one_shot(round)
         return self.xclp.mask(client, round, attempt, parties)
 
     @step
     def receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> dict:
         """Exchange 5 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
+        one_shot(round)
         Z = self.xclp.unmask(client, rows, round, attempt, parties)
         C, K = len(client.memory["classes"]), len(self.xclp.candidates)
-        per = Z.reshape(len(Z), K, -1, C)  # row, candidate, all labels or visible ones, class
+        per = Z.reshape(len(Z), K, 1 + self.expected, C)  # row, candidate, all labels or visible ones, class
         client.memory["scores"] = np.ascontiguousarray(per[:, :, 0])
         if K == 1:
             self.conclude(client, 0, len(parties))
-        if not self.expected:
-            return {}
-        values = np.concatenate([self.hits(client, per[:, i, 1], len(parties)) for i in range(K)])
-        occasion = session.begin(client, "hits", round, attempt, parties)
-        secrets = session.agreement(client).pair_secrets(occasion.parties)
-        return dict(hits=sums.sum_share(client.name, secrets, occasion, values.astype(np.uint64)))
+        reply = {}
+        if self.expected:
+            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), k) for i, k in enumerate(self.xclp.candidates)])
+            occasion = session.begin(client, "hits", round, attempt, parties)
+            secrets = session.agreement(client).pair_secrets(occasion.parties)
+            reply = dict(hits=sums.sum_share(client.name, secrets, occasion, values.astype(np.uint64)))
+        session.forget(client)
+        for name in ("spread", "bits"):
+            client.memory.pop(name, None)
+        return reply
 
     @step
     def choose(self, client: Client, candidate: int, parties: int) -> dict:
@@ -287,18 +326,18 @@ class Label(Method):
         client.memory["result"] = dict(label=found, confidence=confidence, proba=proba, blank=blank,
                                        neighbours=self.xclp.candidates[candidate])  # fmt: skip
 
-    def hits(self, client: Client, Z: np.ndarray, parties: int) -> np.ndarray:
+    def hits(self, client: Client, Z: np.ndarray, parties: int, neighbours: int) -> np.ndarray:
         """Counts to be summed: hidden labels, hits together, hits alone, and per bin of confidence rows and hits."""
         y = labels(client)
         hidden = np.flatnonzero(y >= 0)[client.memory["hidden"]]
         found, confidence = self.xclp.labels(Z, parties)
         right = found[hidden] == y[hidden]
-        alone, _ = self.alone(client, hidden)
+        alone, _ = self.alone(client, neighbours, hidden)
         bins = np.minimum((confidence[hidden] * BINS).astype(int), BINS - 1)
         tables = [np.bincount(bins, minlength=BINS), np.bincount(bins[right], minlength=BINS)]
         return np.concatenate([[len(hidden), right.sum(), (alone[hidden] == y[hidden]).sum()], *tables])
 
-    def alone(self, client: Client, hidden: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def alone(self, client: Client, neighbours: int, hidden: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The lower bound: the same propagation among this party's own rows, with exact cosines and its own labels."""
         V, y = self.prepared(client), labels(client)
         if hidden is not None:
@@ -306,8 +345,7 @@ class Label(Method):
         C = len(client.memory["classes"])
         if len(V) < 2 or not (y >= 0).any():
             return np.full(len(V), -1), np.zeros(len(V))
-        k = min(max(self.xclp.neighbours, 1) if self.xclp.neighbours else 10, len(V) - 1)
-        W = graph.graph(*graph.nearest_cosine(V, k), len(V), preset=self.xclp.preset)
+        W = graph.graph(*graph.nearest_cosine(V, min(neighbours, len(V) - 1)), len(V), preset=self.xclp.preset)
         return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), self.xclp.alpha).Z)
 
     def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
@@ -320,9 +358,16 @@ class Label(Method):
             hidden[rows[: int(whole) + (draw.random() < rest)]] = True
         return hidden
 
+    @property
+    def _needs_moments(self) -> bool:
+        """What is not needed is not summed: nobody then learns the pooled moments."""
+        return self.scale == "standard" or self.impute
+
     def prepared(self, client: Client) -> np.ndarray:
         """The rows as XCLP sees them: imputed and standardised by the pooled moments."""
         V = features(client)
+        if not self._needs_moments:
+            return V
         mean, std = scaling(client.memory["moments"], V.shape[1])
         if self.impute:
             V = np.where(np.isfinite(V), V, mean)
@@ -347,6 +392,10 @@ class Label(Method):
         self.xclp.check()
         if self.scale not in ("standard", "none"):
             raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
+        if not self.xclp.neighbours and not self.expected:
+            raise Mistake("neighbours is auto, which goes by the expected accuracy: leave expected on, or name the neighbours.")
+        if len(server.clients) < 2:
+            raise Mistake(f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there: propagation needs two.")
         if not 1 <= self.groups <= len(server.clients) // 2:
             raise Mistake(f"groups is {self.groups}, and {len(server.clients)} parties make 1 to {len(server.clients) // 2}.")
 
@@ -376,22 +425,23 @@ class Label(Method):
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
         shared = named(server.ask(
             self.share, to=[ids[name] for name in met],
-            each={ids[name]: dict(letters={other: met[other]["letters"][name] for other in met if other != name}) for name in met},
+            each={ids[name]: dict(letters={k: met[k]["letters"][name] for k in met if k != name}) for name in met},
             moments=moments, preludes={name: reply["prelude"] for name, reply in met.items()}, counts=counts,
             roster={name: 0 for name in group.roster},
         ))  # fmt: skip
         names, graphs = self.xclp.graphs(server, group, shared)
-        labelled = {name: shared[name]["labelled"] for name in names}
+        labelled = {name: checked(name, "labelled rows", shared[name]["labelled"], bool, (counts[name],)) for name in names}
         total = int(sum(mask.sum() for mask in labelled.values()))
         if not total:
             raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
         each = {name: dict(columns=columns) for name, columns in self.xclp.columns(graphs, names, group, labelled).items()}
         occasion, totals = self.xclp.row_sums(server, self.spread, self.spread_again, names, group, each, total=total)
         parties = {name: i for i, name in enumerate(occasion.parties)}
-        done = named(server.ask(
+        replies = server.ask(
             self.receive, each={ids[name]: dict(rows=totals[name]) for name in parties}, parties=parties, round=0,
             attempt=occasion.attempt,
-        ))  # fmt: skip
+        )  # fmt: skip
+        done = {party_name(id): reply for id, reply in replies.items()}  # even one: a loss here touches nobody else's labels
         return self._conclude(server, ids, done, occasion, names, classes)
 
     def _compare(self, hello: Mapping[str, dict]) -> None:
