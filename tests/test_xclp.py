@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from grapevine import graph, wire
 from grapevine.core import Client, Server, run_step
-from grapevine.crypto import fixed, hamming
+from grapevine.crypto import fixed, hamming, mlwe
 from grapevine.crypto.agreement import Identity
 from grapevine.crypto.stream import context, hkdf
 from grapevine.data.rows import ClientData, Rows
@@ -22,6 +22,12 @@ from grapevine.simulate import Fault, Simulation, StepError
 from grapevine.store import Memory
 
 SEED = 7
+
+
+@pytest.fixture
+def toy_lattice(monkeypatch):
+    """mlwe over a ring too small to be secure: for tests of the flow. The real one is in the tests marked slow."""
+    monkeypatch.setattr(mlwe.Params, "for_bits", classmethod(lambda cls, bits: cls(bits, ring=16, rank=2)))
 
 
 # ---------------------------------------------------------------- parties and runs
@@ -311,20 +317,17 @@ def test_fast_strict_and_two_workers_give_the_same_bits():
         np.testing.assert_equal(one.about, other.about)
 
 
-@pytest.mark.parametrize("protocol", ["psm", "mlwe"])
+PROTOCOLS = dict(psm=hamming.Psm(), mlwe=hamming.Mlwe(), paillier=hamming.Paillier(key_bits=2048), ot=hamming.Ot())
+
+
+@pytest.mark.parametrize(
+    "protocol", ["psm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlwe", "paillier", "ot"))]
+)
 def test_every_protocol_gives_the_same_labels(protocol):
-    parties = blobs((12, 7, 5))
-    plain = start(job("plain", bits=61), parties)
-    other = start(job(protocol, bits=61), parties)
+    parties = blobs((8, 5, 3), labelled=2)
+    plain, other = start(job("plain", bits=29), parties), start(job(PROTOCOLS[protocol], bits=29), parties)
     assert_same_results(plain, other, parties)
     np.testing.assert_equal(plain.about, other.about)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", [hamming.Paillier(key_bits=2048), hamming.Ot()], ids=["paillier", "ot"])
-def test_every_slow_protocol_gives_the_same_labels(protocol):
-    parties = blobs((8, 5, 3), labelled=2)
-    assert_same_results(start(job("plain", bits=29), parties), start(job(protocol, bits=29), parties), parties)
 
 
 def test_without_a_seed_hyperplanes_are_secret_and_new():
@@ -392,9 +395,9 @@ def test_moments_are_begun_again_as_often_as_parties_are_lost():
 
 @pytest.mark.parametrize("when", MOMENTS)
 @pytest.mark.parametrize("step", ["xclp.hamming.evaluate", "xclp.hamming.open"])
-def test_lost_during_distances_is_as_if_never_there(step, when):
-    parties = blobs((6, 4, 5, 4), labelled=2)
-    run = start(job("mlwe", bits=32, scale="none"), parties, mode="fast", faults=[lost(step, when)])
+def test_lost_during_distances_is_as_if_never_there(step, when, toy_lattice):
+    parties = blobs((6, 4, 5, 4), classes="ab", labelled=3)
+    run = start(job("mlwe", bits=32, scale="none"), parties, faults=[lost(step, when)])
     never = start(job("plain", bits=32, scale="none"), {name: rows for name, rows in parties.items() if name != "p1"})
     assert_same_results(run, never, ("p0", "p2", "p3"))
     assert list(run.about["in_graph"].values()) == ["p0", "p2", "p3"]
@@ -404,7 +407,7 @@ def test_lost_during_distances_is_as_if_never_there(step, when):
 @pytest.mark.parametrize("when", MOMENTS)
 @pytest.mark.parametrize("step", ["xclp.hamming.transfer", "xclp.hamming.receive"])
 def test_lost_during_oblivious_transfers_is_as_if_never_there(step, when):
-    parties = blobs((4, 3, 4), labelled=2)
+    parties = blobs((4, 3, 4), classes="ab", labelled=3)
     run = start(job("ot", bits=16, scale="none"), parties, mode="fast", faults=[lost(step, when)])
     never = start(job("plain", bits=16, scale="none"), {name: rows for name, rows in parties.items() if name != "p1"})
     assert_same_results(run, never, ("p0", "p2"))
@@ -500,7 +503,7 @@ def test_one_party_left_is_said(step):
         start(job("psm"), blobs((9, 10)), faults=[lost(step)])
 
 
-def test_one_party_left_during_distances_is_said():
+def test_one_party_left_during_distances_is_said(toy_lattice):
     with pytest.raises(Mistake, match=r"only .*two parties"):
         start(job("mlwe", bits=16), blobs((3, 3), labelled=2), mode="fast", faults=[lost("xclp.hamming.open", client=c)
               for c in ("p0", "p1")])  # fmt: skip
@@ -521,7 +524,7 @@ def test_nobody_left_is_said():
 
 
 @pytest.mark.parametrize("protocol,count", [("plain", 5), ("psm", 5), ("mlwe", 7)])
-def test_number_of_exchanges(protocol, count):
+def test_number_of_exchanges(protocol, count, toy_lattice):
     parties = blobs((5, 4, 3), labelled=2)
     run = start(job(protocol, bits=16, neighbours=2), parties, mode="fast")
     assert len(run.wire.asked) == count
@@ -583,7 +586,7 @@ def markers(run, parties, name):
     return {what: bytes(marker) for what, marker in out.items()}
 
 
-@pytest.mark.parametrize("protocol", ["psm", "mlwe", "plain"])
+@pytest.mark.parametrize("protocol", ["psm", pytest.param("mlwe", marks=pytest.mark.slow), "plain"])
 def test_no_row_label_or_bit_leaves(protocol):
     parties = blobs((15, 13, 12), labelled=9)
     run = start(job(protocol, bits=64), parties)
@@ -730,6 +733,160 @@ def test_a_changed_letter_is_refused(damage):
 
     with pytest.raises(StepError, match="was changed or belongs elsewhere"):
         start(job("psm"), blobs((9, 10, 8)), change=dict(share=each_request(change)))
+
+
+def test_a_swapped_ciphertext_is_refused(toy_lattice):
+    def swap(requests):
+        given = [(id, j) for id, payload in requests.items() for j in payload["ciphers"]]
+        (a, j), (b, i) = next(pair for pair in itertools.combinations(given, 2) if pair[0][1] != pair[1][1])
+        requests[a]["ciphers"][j] = requests[b]["ciphers"][i]
+        return requests
+
+    with pytest.raises(StepError, match="ciphertexts is not signed by its identity"):
+        start(job("mlwe", bits=16), blobs((5, 4, 3), labelled=2), change={"xclp.hamming.evaluate": swap})
+
+
+def test_a_party_does_not_decrypt_its_own_ciphertexts_for_the_server(toy_lattice):
+    """As answers, a party's own ciphertexts would open to its bits. The first answer is tried: real ones are opened."""
+    kept = {}
+
+    def keep(requests):
+        kept.update({j: parcel for payload in requests.values() for j, parcel in payload["ciphers"].items()})
+        return requests
+
+    def feed(requests):
+        for j, payload in requests.items():
+            for k in payload["answers"]:
+                payload["answers"][k] = dict(payload["answers"][k], message=kept[j]["message"])
+        return requests
+
+    change = {"xclp.hamming.evaluate": keep, "xclp.hamming.open": feed}
+    with pytest.raises(StepError, match="answer is not signed by its identity"):
+        start(job("mlwe", bits=16), blobs((5, 4, 3), labelled=2), change=change)
+
+
+# ---------------------------------------------------------------- steps are answered once
+
+
+def again(run, step, id, **changes):
+    return run_step(run.method, step, run.client(id), dict(run.down(step, id)[0], **changes))
+
+
+def test_a_job_is_not_begun_again():
+    run = start(job("psm"), blobs((9, 10, 8)), stop="receive")
+    with pytest.raises(Mistake, match="p0 has taken part in this job"):
+        again(run, "keys", "p0", session_id="another")
+
+
+def test_keys_are_not_met_again():
+    """That would open the attempts anew, and other columns could be asked for under the same masks."""
+    run = start(job("psm"), blobs((9, 10, 8)), stop="receive")
+    with pytest.raises(Mistake, match="'p0' has not offered a key that is still to be met"):
+        again(run, "meet", "p0")
+
+
+@pytest.mark.parametrize("protocol", ["psm", "mlwe"])
+def test_rows_are_not_hashed_again(protocol, toy_lattice):
+    """Other moments would give other bits: under psm's same masks their difference, under any protocol a second H."""
+    run = start(job(protocol, bits=32), blobs((5, 6, 4)), stop="spread")
+    moments = run.down("share", "p0")[0]["moments"]
+    with pytest.raises(Mistake, match="a step is asked once"):
+        again(run, "share", "p0", moments=moments + 1)
+
+
+def test_masks_of_psm_are_begun_once_per_round():
+    """Also where the seed is kept for several rounds."""
+    run = start(job("psm", bits=32), blobs((5, 6, 4)), stop="spread")
+    client, counts = run.client("p0"), dict(p0=5, p1=6, p2=4)
+    bits = np.zeros((5, 4), np.uint8)
+    group = hamming.Group({}, counts, 32, 0, tuple(counts))
+    with pytest.raises(Mistake, match="masks are used once"):
+        run.method.xclp.hamming.begin(client, bits, group, {})
+    first = run.method.xclp.hamming.begin(client, bits, replace(group, round=1), {})
+    assert (first["u"] != run.up("share", "p0")[0]["first"]["u"]).mean() > 0.99
+
+
+def test_distances_are_computed_and_opened_once(toy_lattice):
+    run = start(job("mlwe", bits=16), blobs((5, 4, 3), labelled=2), stop="spread")
+    for step, sentence in (("evaluate", "has computed its distances"), ("open", "has no ciphertexts to open")):
+        id = next(i for i in run.simulation.data if run.down(f"xclp.hamming.{step}", i))
+        with pytest.raises(Mistake, match=sentence):
+            again(run, f"xclp.hamming.{step}", id)
+
+
+def test_moments_are_not_masked_again():
+    run = start(job("psm"), blobs((9, 10, 8)), stop="share")
+    with pytest.raises(Mistake, match="masks are used once"):
+        run_step(run.method, "moments", run.client("p0"), dict(attempt=0, parties=dict(p0=0, p1=1)))
+
+
+@pytest.mark.parametrize("step", ["spread", "spread_again", "receive"])
+def test_there_is_no_second_round(step):
+    run = start(job("psm"), blobs((9, 10, 8)), stop="receive")
+    payload = dict(parties=dict(p0=0, p1=1), round=1, attempt=0)
+    if step == "spread":
+        payload = dict(run.down("spread", "p0")[0], **payload)
+    if step == "receive":
+        payload["rows"] = np.zeros((9, 6), np.uint64)
+    with pytest.raises(Mistake, match="round 1 was asked for"):
+        run_step(run.method, step, run.client("p0"), payload)
+
+
+def test_after_the_job_secrets_are_gone():
+    parties = blobs((9, 10, 8))
+    run = start(job("psm"), parties)
+    for name in parties:
+        assert set(run.memory(name)) == {"classes", "moments", "hidden", "scores", "result"}
+        with pytest.raises(Mistake, match="has not agreed on keys, or has done with them"):
+            again(run, "receive", name)
+
+
+# ---------------------------------------------------------------- what a client knows better than the server
+
+
+@pytest.mark.parametrize("step", ["share", "spread"])
+def test_a_wrong_count_of_own_rows_is_refused(step):
+    """Cut otherwise, a party's rows would be summed as another's."""
+    change = each_request(lambda id, payload: dict(payload, counts=dict(payload["counts"], p0=8, p1=11)))
+    with pytest.raises(StepError, match="p0 has 9 rows, and the server says 8"):
+        start(job("psm"), blobs((9, 10, 8)), change={step: change})
+
+
+def test_columns_of_another_shape_are_refused():
+    def less(id, payload):
+        return dict(payload, columns={k: S[:, :-1] for k, S in payload["columns"].items()})
+
+    with pytest.raises(StepError, match="the columns that came for p0 are not 27 × 4"):
+        start(job("psm"), blobs((9, 10, 8)), change=dict(spread=each_request(less)))
+
+
+def test_scores_of_another_number_of_rows_are_refused():
+    change = each_request(lambda id, payload: dict(payload, rows=payload["rows"][:-1]))
+    with pytest.raises(StepError, match="scores of 8 rows came for p0's 9"):
+        start(job("psm"), blobs((9, 10, 8)), change=dict(receive=change))
+
+
+def test_moments_are_summed_only_where_they_are_needed():
+    parties = blobs((9, 10, 8))
+    for settings, values in ((dict(scale="none"), 0), (dict(scale="none", impute=True), 18), (dict(), 18),
+                             (dict(scale="none", preset="code"), 3), (dict(preset="code"), 21)):  # fmt: skip
+        run = start(job("psm", **settings), parties, stop="share")
+        assert run.up("meet", "p0")[0]["moments"].shape == (values, 4)
+
+
+@pytest.mark.parametrize("name", ["own", "blank", "labelled"])
+def test_a_reply_of_another_shape_is_said(name):
+    class Broken(Wire):
+        def exchange(self, step, requests, round):
+            replies = super().exchange(step, requests, round)
+            if step == "share":
+                replies["p1"][name] = replies["p1"][name][:-1]
+            return replies
+
+    method, data = job("psm"), {id: party(*rows) for id, rows in blobs((5, 6, 4)).items()}
+    simulation = Simulation(method, data, None, seed=SEED)
+    with pytest.raises(Mistake, match="p1 sent its .* in a shape other than 6"):
+        method.round(Server(method, list(data), Broken(simulation), None, (), seed=SEED), {})
 
 
 # ---------------------------------------------------------------- 8: the estimate, scaling, blanks, sentences
@@ -924,11 +1081,17 @@ def test_different_features_are_said():
         (dict(scale="robust"), "scale 'robust'"),
         (dict(groups=2), "groups is 2"),
         (dict(groups=0), "groups is 0"),
+        (dict(neighbours=0, expected=False), "neighbours is auto"),
     ],
 )
 def test_settings_that_cannot_work_are_said(settings, sentence):
     with pytest.raises(Mistake, match=sentence):
         start(job("psm", **settings), blobs((5, 5, 5)))
+
+
+def test_one_party_is_said():
+    with pytest.raises(Mistake, match="only p0 is there"):
+        start(job("psm"), blobs((5,)))
 
 
 def test_settings_are_those_of_the_fields():
