@@ -18,9 +18,13 @@ CLIENTS = 6
 LABELS = dict(clients="clients:180", server="server:120", both="server:120,clients:60")
 
 
+# What keeps a method within its ten seconds here, and changes nothing in how it works.
+SMALL = {"xclp": dict(bits=256, epochs=2)}
+
+
 @pytest.fixture(params=methods.names())
 def method(request):
-    return methods.find(request.param)()
+    return methods.find(request.param)(**SMALL.get(request.param, {}))
 
 
 @pytest.fixture

@@ -195,3 +195,15 @@ def test_operations_are_counted_forward_once_and_backward_twice(digits):
     assert meter.flops == 5 * per_row
     model(x)
     assert meter.flops == 5 * per_row * 4
+
+
+@pytest.mark.parametrize("name, shape", [("mlp", (64,)), ("cnn", (1, 28, 28)), ("cnn13", (3, 32, 32)), ("resnet9", (3, 32, 32))])
+def test_operations_agree_with_torchs_own_counter(name, shape):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from grapevine import models
+
+    net = models.build(name, shape, 10)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net.eval()(torch.zeros(1, *shape))
+    assert sum(core._flops(net, torch.zeros(1, *shape)).values()) == pytest.approx(counter.get_total_flops(), rel=1e-6)

@@ -85,6 +85,10 @@ class SubProtocol(Steps):
 
     name: ClassVar[str]
 
+    def named(self, text: str) -> SubProtocol:
+        """Another protocol of this kind, by its name: for `--set field=name`."""
+        raise Mistake(f"{self.name} cannot be exchanged for '{text}'.")
+
 
 class Method(Steps):
     """Subclass as a frozen dataclass; give `name`, `setup` and `round`, and steps."""
@@ -146,6 +150,8 @@ def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:
 
 
 def _read(method: type[Method], f: Field, text: str) -> Any:
+    if isinstance(f.default, SubProtocol):
+        return f.default.named(text)
     kind = type(f.default) if f.default is not MISSING else str
     try:
         if kind is bool:
@@ -195,17 +201,26 @@ def _counter(meter: Meter, cost: int) -> Callable:
 
 
 def _flops(model: Network, sample: Tensor) -> dict[str, int]:
-    """Per sample: 2 · multiply-adds of `features` and of `head`, as torch counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
+    """Per sample, 2 · multiply-adds of the layers with weights in `features` and in `head`; the rest is small beside them.
 
+    Every output of a convolution or a linear layer takes as many multiply-adds as one of its filters has weights.
+    """
     model = copy.deepcopy(model).eval()
     cost = {}
     x = torch.cat([sample, sample])  # two rows: a normalisation may need more than one
     with torch.no_grad():
         for part in ("features", "head"):
-            with FlopCounterMode(display=False) as counter:
-                x = getattr(model, part)(x)
-            cost[part] = counter.get_total_flops() // 2
+            counts: list[int] = []
+
+            def count(module: torch.nn.Module, inputs: tuple, output: Tensor, counts: list[int] = counts) -> None:
+                counts.append(2 * output.numel() * module.weight[0].numel())
+
+            layers = [m for m in getattr(model, part).modules() if getattr(getattr(m, "weight", None), "ndim", 0) >= 2]
+            handles = [layer.register_forward_hook(count) for layer in layers]
+            x = getattr(model, part)(x)
+            for handle in handles:
+                handle.remove()
+            cost[part] = sum(counts) // 2
     return cost
 
 

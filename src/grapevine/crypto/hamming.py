@@ -63,6 +63,11 @@ class SecureHamming(SubProtocol):
 
     collusion: ClassVar[str]
     """What the server and one client learn together."""
+    has_prelude: ClassVar[bool] = False
+    """True when `prelude` and `answer_prelude` must run before every H."""
+
+    def named(self, text: str) -> SecureHamming:
+        return protocol(text)
 
     def prelude(self, client: Client) -> dict:
         """Rides on exchange 1 of the key agreement."""
@@ -332,6 +337,7 @@ class Ot(SecureHamming):
 
     name = "ot"
     collusion = "what H and that client's own rows tell about the other's directions"
+    has_prelude = True
     chunk_bytes: int = param(64 << 20, "", "the most bytes of transfers in one message")
 
     def prelude(self, client: Client) -> dict:

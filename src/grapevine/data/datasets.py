@@ -55,6 +55,7 @@ class Dataset:
     group_names: tuple[str, ...] = ()
     x_val: Tensor | None = None
     y_val: Tensor | None = None
+    mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
 
     def split(self, **flags: Any) -> Split:
         """Hand the rows out to clients; the flags are those of `grapevine.data.split.split`."""
@@ -134,7 +135,7 @@ def load_digits() -> Dataset:
     bunch = embedded()
     held = hold_out(bunch.target)
     x, y = images(bunch.images), integers(bunch.target)
-    return Dataset("digits", "image", x[~held], y[~held], x[held], y[held], DIGITS, image_scale(x[~held], 1 / 16))
+    return Dataset("digits", "image", x[~held], y[~held], x[held], y[held], DIGITS, image_scale(x[~held], 1 / 16), mirror=False)
 
 
 def train_and_test(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -164,7 +165,7 @@ def with_writers(parts: tuple[Tensor, ...], train: np.ndarray, test: np.ndarray)
     names, code = np.unique(np.concatenate([train, test]), return_inverse=True)
     group, group_test = integers(code[: len(train)]), integers(code[len(train) :])
     names = tuple(f"writer {name}" for name in names)
-    return Dataset("mnist", "image", *parts, DIGITS, image_scale(parts[0]), group, group_test, names)
+    return Dataset("mnist", "image", *parts, DIGITS, image_scale(parts[0]), group, group_test, names, mirror=False)
 
 
 def load_mnist_idx(folder: Path) -> Dataset:
@@ -172,7 +173,7 @@ def load_mnist_idx(folder: Path) -> Dataset:
     parts = idx_parts(folder)
     files = [idx_file(folder, f"qmnist-{part}-labels-idx2-int") for part in ("train", "test")]
     if not all(files):
-        return Dataset("mnist", "image", *parts, DIGITS, image_scale(parts[0]))
+        return Dataset("mnist", "image", *parts, DIGITS, image_scale(parts[0]), mirror=False)
     writers = []
     for file, y in zip(files, (parts[1], parts[3])):
         rows = read_idx(file, 2)[: len(y)]  # QMNIST's first 10,000 test rows are MNIST's
@@ -299,7 +300,9 @@ def load_femnist(folder: Path, min_rows: int = 80) -> Dataset:
     held, group = hold_out(group), integers(group)
     names = tuple(str(names[w]) for w in kept)
     scale = image_scale(x[~held])
-    return Dataset("femnist", "image", x[~held], y[~held], x[held], y[held], FEMNIST, scale, group[~held], group[held], names)
+    return Dataset(
+        "femnist", "image", x[~held], y[~held], x[held], y[held], FEMNIST, scale, group[~held], group[held], names, mirror=False
+    )
 
 
 def load_derma(folder: Path) -> Dataset:
@@ -315,7 +318,7 @@ def load_derma(folder: Path) -> Dataset:
 
 def load_svhn(folder: Path) -> Dataset:
     (x, y), (x_test, y_test) = (read_svhn(folder / f"{part}_32x32.mat") for part in ("train", "test"))
-    return Dataset("svhn", "image", x, y, x_test, y_test, DIGITS, image_scale(x))
+    return Dataset("svhn", "image", x, y, x_test, y_test, DIGITS, image_scale(x), mirror=False)
 
 
 def read_svhn(path: Path) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ class Rows:
     y: Tensor
     scale: Scale | None = None
     device: str = "cpu"
+    mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
 
     def __len__(self) -> int:
         return len(self.index)
@@ -53,7 +54,7 @@ class Rows:
 
     def take(self, at: Tensor, y: Tensor | None = None) -> Rows:
         """Some of these rows, with other labels if given."""
-        return Rows(self.x, self.index[at], self.y[at] if y is None else y, self.scale, self.device)
+        return replace(self, index=self.index[at], y=self.y[at] if y is None else y)
 
 
 @dataclass(frozen=True)

@@ -113,11 +113,11 @@ class Split:
         if self.dataset.x_val is None:
             return self._rows(self.validation, self.truth[self.validation], device)
         x, y = self.dataset.x_val, self.dataset.y_val
-        return Rows(x, torch.arange(len(x)), y, self._scale(device), device)
+        return Rows(x, torch.arange(len(x)), y, self._scale(device), device, self.dataset.mirror)
 
     def test_rows(self, device: str = "cpu") -> Rows:
         x, y = self.dataset.x_test, self.dataset.y_test
-        return Rows(x, torch.arange(len(x)), y, self._scale(device), device)
+        return Rows(x, torch.arange(len(x)), y, self._scale(device), device, self.dataset.mirror)
 
     @cached_property
     def test_group(self) -> Tensor | None:
@@ -131,7 +131,7 @@ class Split:
         return own if (own >= 0).any() else None
 
     def _rows(self, index: Tensor, y: Tensor, device: str) -> Rows:
-        return Rows(self.x, index, y, self._scale(device), device)
+        return Rows(self.x, index, y, self._scale(device), device, self.dataset.mirror)
 
     def _scale(self, device: str) -> Scale:
         scale = self.dataset.scale

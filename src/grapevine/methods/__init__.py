@@ -23,6 +23,10 @@ TABLE = {
     "supervised": ("fedavg", "Supervised"),
     "alone": ("alone", "Alone"),
     "server-only": ("alone", "ServerOnly"),
+    "xclp": ("fedavg_xclp", "XCLP"),
+    "perclient-lp": ("network", "PerClientLP"),
+    "network": ("network", "NetworkLabels"),
+    "fedsem": ("network", "FedSem"),
 }
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from grapevine import graph
+from grapevine import graph, layout
 from grapevine.core import Client, Id, Method, Server, SubProtocol, param, party_name, step
 from grapevine.crypto import fixed, session, sums
 from grapevine.crypto.hamming import Group, Mlwe, SecureHamming
@@ -442,7 +442,8 @@ class Label(Method):
             attempt=occasion.attempt,
         )  # fmt: skip
         done = {party_name(id): reply for id, reply in replies.items()}  # even one: a loss here touches nobody else's labels
-        return self._conclude(server, ids, done, occasion, names, classes)
+        about = self._conclude(server, ids, done, occasion, names, classes)
+        return dict(about, layout=layout.smooth(graphs[about["neighbours"]]), rows={name: counts[name] for name in names})
 
     def _compare(self, hello: Mapping[str, dict]) -> None:
         widths = {name: reply["features"] for name, reply in hello.items()}

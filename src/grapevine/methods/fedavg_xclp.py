@@ -1,0 +1,254 @@
+"""FedAvg+XCLP. Scott, Yeo, Lampert: "Cross-client Label Propagation for Transductive and Semi-Supervised Federated Learning",
+TMLR 2023, Algorithm 2: in every round XCLP labels the rows of the chosen clients, which then train on them.
+
+Exchanges of a round after set-up: `embed` (weights down, hashes up), `spread`, `train`; with `preset=code` one more for the
+class weights, with mlwe or paillier two more, with ot four more. Hyperplanes come from the run's seed (a simulation must
+repeat); masks and keys come from the operating system.
+
+Departures: two stages as in the authors' runs (appendix A.2), the first on labelled rows alone; the driver keeps the best state
+on validation, so the first stage competes. Schedules are relative to the stage. The graph may hold more clients than train
+(`graph_clients`): P is any set. `preset=code`: augmented rows in the graph, similarities cubed, Y divided by class counts,
+weights divided by their maximum, class weights in the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from grapevine import bases, graph, pseudo
+from grapevine.core import Client, Id, Method, Server, param, party_name, step
+from grapevine.crypto import session, sums
+from grapevine.crypto.hamming import Group, Psm, SecureHamming
+from grapevine.data.augment import Views
+from grapevine.errors import Mistake
+from grapevine.methods.xclp import XCLP as Algorithm1
+
+
+@dataclass(frozen=True)
+class XCLP(Method):
+    """FedAvg on true labels and on labels that XCLP propagates among the clients of each round."""
+
+    name = "xclp"
+    title = "FedAvg+XCLP: labels propagated across clients (Scott et al. 2023, Algorithm 2)"
+
+    alpha: float = param(0.99, "α", "how far labels spread")
+    neighbours: int = param(10, "k", "neighbours of a row in the graph")
+    bits: int = param(4096, "L", "bits of a hash")
+    hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain")
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
+    graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train")
+    warmup: float = param(0.5, "", "share of the rounds in stage 1, on labelled rows alone")
+    base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
+    mu: float = param(0.01, "μ", "proximal term, for base=fedprox")
+    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards")
+    epochs: int = param(5, "E", "passes per round")
+    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them")
+    weight_decay: float = param(2e-4, "", "L2 penalty")
+    augment: bool = param(True, "", "weak views (translation, flip) in training")
+
+    @property
+    def algorithm1(self) -> Algorithm1:
+        return Algorithm1(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, reproducible=True)
+
+    def check(self, server: Server) -> None:
+        self.algorithm1.check()
+        bases.check(self.name, self.base)
+        if not self.neighbours:
+            raise Mistake("xclp: neighbours=0: in training take a number, as in --set neighbours=10.")
+        if not 0 <= self.warmup <= 1:
+            raise Mistake(f"xclp: warmup={self.warmup:g} is a share of the rounds: take 0 to 1.")
+        if self.graph_clients and self.graph_clients < server.per_round:
+            raise Mistake(f"xclp: graph_clients={self.graph_clients} is below --per-round {server.per_round}.")
+        if max(self.graph_clients, server.per_round) < 2:
+            raise Mistake("xclp: labels travel between clients, so say --per-round 2 or more.")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def keys(self, client: Client, session_id: str) -> dict:
+        """Algorithm 1, line 1, once for the whole run."""
+        labels, others = len(client.data.labelled), len(client.data.unlabelled)
+        return dict(offer=session.offer(client, session_id), rows=labels + others, labels=labels)
+
+    @step
+    def meet(self, client: Client, offers: dict) -> dict:
+        return dict(letters=session.meet(client, offers))
+
+    @step
+    def learn_seed(self, client: Client, letters: dict) -> dict:
+        session.learn_seed(client, letters)
+        return {}
+
+    @step
+    def pretrain(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+        """Stage 1: ClientUpdate on the labelled rows alone."""
+        rows = client.data.labelled
+        nothing = torch.full((len(client.data.unlabelled),), -1)
+        return self._update(client, weights, c, lr, round, nothing, torch.zeros(len(nothing)), None, len(rows))
+
+    @step
+    def prelude(self, client: Client) -> dict:
+        """Only for protocols that need fresh base transfers for every H (ot)."""
+        return dict(prelude=self.hamming.prelude(client))
+
+    @step
+    def answer_prelude(self, client: Client, preludes: dict) -> dict:
+        return dict(prelude=self.hamming.answer_prelude(client, preludes))
+
+    @step
+    def embed(self, client: Client, weights: dict, round: int, counts: dict, roster: dict, preludes: dict) -> dict:
+        """Line 6: V ← f_φ(X), and the first half of line 7: XCLP's hashes. preset=code: and masked label counts."""
+        group = Group({}, counts, self.bits, round, tuple(roster))
+        labelled = np.zeros(counts[client.name], bool)
+        labelled[: len(client.data.labelled)] = True
+        reply = self.algorithm1.share(client, self.features(client, weights, round), labelled, group, preludes)
+        if self.preset == "code":
+            reply["classes"] = self._masked(client, "labels", round, 0, counts, client.data.labelled.y)
+        return reply
+
+    @step
+    def spread(self, client: Client, columns: dict, counts: dict, parties: dict, round: int, attempt: int, total: int,
+               classes: np.ndarray) -> dict:  # fmt: skip
+        """Line 7: contributions to everybody's rows. `classes` are label counts, for preset=code."""
+        Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
+        if len(classes):
+            Y = Y / np.maximum(classes, 1)
+        self.algorithm1.contribute(client, Y, columns, counts, total)
+        return self.algorithm1.mask(client, round, attempt, parties)
+
+    @step
+    def spread_again(self, client: Client, parties: dict, round: int, attempt: int) -> dict:
+        return self.algorithm1.mask(client, round, attempt, parties)
+
+    @step
+    def count(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int, trainers: dict) -> dict:
+        """preset=code: masked class counts of true and pseudo-labels, for the class weights."""
+        self._receive(client, rows, parties, round, attempt)
+        y = torch.cat([client.data.labelled.y, client.memory["pseudo"]["labels"]])
+        return dict(counts=self._masked(client, "classes", round, attempt, trainers, y))
+
+    @step
+    def train(self, client: Client, weights: dict, c: dict, lr: float, round: int, rows: np.ndarray, parties: dict, attempt: int,
+              class_weight: torch.Tensor) -> dict:  # fmt: skip
+        """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
+        if self.preset != "code":
+            self._receive(client, rows, parties, round, attempt)
+        found = client.memory["pseudo"]
+        labels, confidence = found["labels"], found["confidence"]
+        client.judge(labels, (labels >= 0) & (confidence > 0))
+        n = len(client.data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
+        return self._update(client, weights, c, lr, round, labels, confidence, class_weight if len(class_weight) else None, n)
+
+    def _masked(self, client: Client, what: str, round: int, attempt: int, parties: dict, y: torch.Tensor) -> np.ndarray:
+        """Class counts of y for a secure sum."""
+        occasion = session.begin(client, what, round, attempt, parties)
+        secrets = session.agreement(client).pair_secrets(occasion.parties)
+        counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy().astype(np.uint64)
+        return sums.sum_share(client.name, secrets, occasion, counts)
+
+    def _update(self, client: Client, weights: dict, c: dict, lr: float, round: int, labels: torch.Tensor,
+                confidence: torch.Tensor, class_weight: torch.Tensor | None, n: int) -> dict:  # fmt: skip
+        def train(model, adjust):
+            return pseudo.two_streams(model, client.data.labelled, client.data.unlabelled, labels, confidence, lr, self.epochs,
+                                      client.rng("train", round), self.batch, self.weight_decay, class_weight=class_weight,
+                                      augment=self.augment, adjust=adjust)  # fmt: skip
+
+        return bases.client_update(client, self.base, weights, c, lr, self.mu, train, n)
+
+    def _receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> None:
+        """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
+        Z = self.algorithm1.unmask(client, rows, round, attempt, parties)[len(client.data.labelled) :]
+        labels, confidence = self.algorithm1.labels(Z, len(parties))
+        if self.preset == "code" and confidence.max(initial=0.0) > 0:
+            confidence = confidence / confidence.max()
+        client.memory["pseudo"] = dict(labels=torch.from_numpy(labels), confidence=torch.from_numpy(confidence))
+
+    def features(self, client: Client, weights: dict, round: int) -> np.ndarray:
+        """In evaluation mode; on weak views for preset=code, as its authors' code does, else on the rows as they are."""
+        model = client.model(weights).eval()
+        draw = client.rng("embed", round)
+        pieces = [np.empty((0, model.features_dim or 0))]
+        with torch.no_grad():
+            for rows in (client.data.labelled, client.data.unlabelled):
+                views = Views(rows)
+                for at in torch.arange(len(rows)).split(500) if len(rows) else ():
+                    x = views.weak(at, draw) if self.preset == "code" else views.plain(at)
+                    pieces.append(model.features(x).cpu().double().numpy())
+        return np.concatenate(pieces)
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
+        hello = server.ask(self.keys, session_id=f"seed {server.seed}")
+        if len(hello) < 2:
+            raise Mistake("xclp: fewer than two clients answered, and labels travel between clients.")
+        met = server.ask(self.meet, to=hello, offers={party_name(id): reply["offer"] for id, reply in hello.items()})
+        letters = {id: {party_name(o): met[o]["letters"][party_name(id)] for o in met if o != id} for id in met}
+        ready = server.ask(self.learn_seed, each={id: dict(letters=letters[id]) for id in met})
+        return dict(bases.first_state(server, self.base), round=0, rows={id: hello[id]["rows"] for id in ready},
+                    labels={id: hello[id]["labels"] for id in ready})  # fmt: skip
+
+    def round(self, server: Server, state: dict) -> dict:
+        stage, t, T = pseudo.stage_of(server, self.warmup, state["round"])
+        lr = pseudo.cosine(self.lr, t, T)
+        labelled = {id for id, n in state["labels"].items() if n}
+        if not labelled:
+            raise Mistake("xclp: no client has a labelled row: say --labels clients:1000.")
+        if stage == 1:
+            chosen = server.sample(state["round"], labelled)
+            replies = server.ask(self.pretrain, to=chosen, weights=state["weights"], c=state["c"], lr=lr, round=state["round"])
+        else:
+            replies = self.propagate_and_train(server, state, labelled, lr)
+        return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)  # line 10
+
+    def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:
+        """Lines 3–9 of a round of stage 2."""
+        round, a1 = state["round"], self.algorithm1
+        P = [id for id in pseudo.sample_by_labels(server, round, labelled) if id in state["rows"]]  # line 3
+        G = P
+        if self.graph_clients:
+            more = [id for id in state["rows"] if id not in P]
+            G = sorted(P + server.sample(round, more, self.graph_clients - len(P), "graph"))
+        ids = {party_name(id): id for id in G}
+        counts = {name: state["rows"][id] for name, id in ids.items()}
+        group = Group(ids, counts, self.bits, round, tuple(sorted(party_name(id) for id in state["rows"])))
+        preludes = self._preludes(server, G)
+        shares = server.ask(self.embed, to=G, weights=state["weights"], round=round, counts=counts, preludes=preludes,
+                            roster={name: 0 for name in group.roster})  # lines 4–6  # fmt: skip
+        names, graphs = a1.graphs(server, group, {party_name(id): reply for id, reply in shares.items()})
+        known = {name: shares[ids[name]]["labelled"] for name in names}
+        total = int(sum(mask.sum() for mask in known.values()))
+        each = {name: dict(columns=columns) for name, columns in a1.columns(graphs, names, group, known).items()}
+        classes = self._sum(shares, "classes", "labels", counts, round, 0)
+        occasion, totals = a1.row_sums(server, self.spread, self.spread_again, names, group, each, total=total, classes=classes)
+        parties = {name: i for i, name in enumerate(occasion.parties)}
+        told = dict(parties=parties, round=round, attempt=occasion.attempt)
+        trainers = {name: 0 for name in parties if ids[name] in P}
+        rows = {ids[name]: dict(rows=totals[name]) for name in trainers}
+        class_weight = torch.empty(0)
+        if self.preset == "code":
+            counted = server.ask(self.count, each=rows, trainers=trainers, **told)
+            counts = self._sum(counted, "counts", "classes", trainers, round, occasion.attempt)
+            class_weight = torch.from_numpy(counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)).float()
+            rows = {id: dict(rows=np.empty((0, 0), np.uint64)) for id in counted}
+        return server.ask(self.train, each=rows, weights=state["weights"], c=state["c"], lr=lr, class_weight=class_weight, **told)
+
+    def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
+        if not self.hamming.has_prelude:
+            return {}
+        offers = {party_name(id): reply["prelude"] for id, reply in server.ask(self.prelude, to=G).items()}
+        return {party_name(id): reply["prelude"] for id, reply in server.ask(self.answer_prelude, to=G, preludes=offers).items()}
+
+    def _sum(self, replies: dict[Id, dict], key: str, what: str, parties: dict, round: int, attempt: int) -> np.ndarray:
+        """A secure sum over all of `parties`; if one was lost it cannot be opened, and all classes count alike (empty)."""
+        if self.preset != "code" or {party_name(id) for id in replies} != set(parties):
+            return np.empty(0)
+        occasion = sums.Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties)))
+        return sums.sum_open({party_name(id): reply[key] for id, reply in replies.items()}, occasion).astype(np.float64)
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["weights"])

@@ -1,0 +1,163 @@
+"""Three baselines of XCLP's section 4.2: FedAvg+network, FedAvg+perclientLP and FedSem+. They differ in one function.
+
+Scott, Yeo, Lampert, TMLR 2023, section 4.2 and appendix A.2; FedSem: Albaseer, Ciftler, Abdallah, Al-Fuqaha: "Exploiting
+Unlabeled Data in Smart Cities using Federated Edge Learning", IWCMC 2020, with the confidence weights that the former added
+("FedSem+").
+
+All follow Algorithm 2 of the XCLP paper with another line 7: the model's own predictions, propagation within one client, or the
+predictions of the stage-1 model, made once. Confidence is 1 − entropy/log C of the softmax (for FedSem+ the public code takes it
+of raw logits, which is no distribution; we do not).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grapevine import bases, graph, pseudo
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.data.augment import Views
+from grapevine.errors import Mistake
+from grapevine.semi import entropy_confidence
+
+
+@dataclass(frozen=True)
+class NetworkLabels(Method):
+    """FedAvg on true labels and on the labels that the model itself predicts."""
+
+    name = "network"
+    title = "FedAvg+network: the model's own pseudo-labels (Scott et al. 2023, section 4.2)"
+    labelled_only: ClassVar[bool] = False
+    """True when only clients with labels are chosen in stage 2."""
+
+    warmup: float = param(0.5, "", "share of the rounds in stage 1, on labelled rows alone")
+    base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
+    mu: float = param(0.01, "μ", "proximal term, for base=fedprox")
+    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards")
+    epochs: int = param(5, "E", "passes per round")
+    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them")
+    weight_decay: float = param(2e-4, "", "L2 penalty")
+    augment: bool = param(True, "", "weak views (translation, flip) in training")
+
+    def check(self, server: Server) -> None:
+        bases.check(self.name, self.base)
+        if not 0 <= self.warmup <= 1:
+            raise Mistake(f"{self.name}: warmup={self.warmup:g} is a share of the rounds: take 0 to 1.")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def hello(self, client: Client) -> dict:
+        return dict(labels=len(client.data.labelled))
+
+    @step
+    def pretrain(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+        """Stage 1: the labelled rows alone."""
+        nothing = torch.full((len(client.data.unlabelled),), -1)
+        return self._update(client, weights, c, lr, round, nothing, torch.zeros(len(nothing)))
+
+    @step
+    def train(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+        """Line 7 with labels of this client's own making, and line 8."""
+        labels, confidence = self.pseudo_labels(client, weights)
+        client.judge(labels, (labels >= 0) & (confidence > 0))
+        return self._update(client, weights, c, lr, round, labels, confidence)
+
+    def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
+        """Labels and confidences of the unlabelled rows: what the model says of them as they are."""
+        model = client.model(weights).eval()
+        views, pieces = Views(client.data.unlabelled), [torch.empty(0, len(client.data.classes))]
+        with torch.no_grad():
+            for at in torch.arange(len(client.data.unlabelled)).split(500) if len(client.data.unlabelled) else ():
+                pieces.append(torch.softmax(model(views.plain(at)), 1).cpu())
+        p = torch.cat(pieces)
+        return p.argmax(1), entropy_confidence(p)
+
+    def _update(self, client: Client, weights: dict, c: dict, lr: float, round: int, labels: Tensor, confidence: Tensor) -> dict:
+        data = client.data
+
+        def train(model, adjust):
+            return pseudo.two_streams(model, data.labelled, data.unlabelled, labels, confidence, lr, self.epochs,
+                                      client.rng("train", round), self.batch, self.weight_decay, augment=self.augment,
+                                      adjust=adjust)  # fmt: skip
+
+        n = len(data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
+        return bases.client_update(client, self.base, weights, c, lr, self.mu, train, n)
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        hello = server.ask(self.hello)
+        return dict(bases.first_state(server, self.base), round=0, labels={id: reply["labels"] for id, reply in hello.items()})
+
+    def round(self, server: Server, state: dict) -> dict:
+        stage, t, T = pseudo.stage_of(server, self.warmup, state["round"])
+        labelled = {id for id, n in state["labels"].items() if n}
+        if not labelled:
+            raise Mistake(f"{self.name}: no client has a labelled row: say --labels clients:1000.")
+        if stage == 1 or self.labelled_only:
+            chosen = server.sample(state["round"], labelled)
+        else:
+            chosen = pseudo.sample_by_labels(server, state["round"], labelled)
+        told = dict(weights=state["weights"], c=state["c"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
+        replies = server.ask(self.pretrain if stage == 1 else self.train, to=chosen, **told)
+        return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["weights"])
+
+
+@dataclass(frozen=True)
+class PerClientLP(NetworkLabels):
+    """FedAvg on true labels and on labels that each client propagates among its own rows, by exact cosines."""
+
+    name = "perclient-lp"
+    title = "FedAvg+perclientLP: labels propagated within each client (Scott et al. 2023, section 4.2)"
+    labelled_only = True
+
+    alpha: float = param(0.99, "α", "how far labels spread")
+    neighbours: int = param(10, "k", "neighbours of a row in the graph")
+
+    def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
+        own, rest = client.data.labelled, client.data.unlabelled
+        if not len(own) or not len(rest):
+            return torch.full((len(rest),), -1), torch.zeros(len(rest))
+        model = client.model(weights).eval()
+        with torch.no_grad():
+            V = np.concatenate([model.features(Views(rows).plain(slice(None))).cpu().double().numpy() for rows in (own, rest)])
+        y = np.concatenate([own.y.numpy(), np.full(len(rest), -1)])
+        index, similarity = graph.nearest_cosine(V, min(self.neighbours, len(V) - 1), threads=1)
+        W = graph.graph(index, similarity, len(V))
+        Z = graph.solve(W, graph.label_matrix(y, len(client.data.classes)), self.alpha, threads=1).Z
+        labels, confidence = graph.labels_and_confidence(Z[len(own) :])
+        return torch.from_numpy(labels), torch.from_numpy(confidence)
+
+
+@dataclass(frozen=True)
+class FedSem(NetworkLabels):
+    """FedSem+: the stage-1 model labels every row once; stage 2 trains on these labels, weighted by confidence."""
+
+    name = "fedsem"
+    title = "FedSem+: labelled once by the stage-1 model (Albaseer et al. 2020; Scott et al. 2023)"
+
+    @step
+    def label_once(self, client: Client, weights: dict) -> dict:
+        labels, confidence = super().pseudo_labels(client, weights)
+        client.memory["labels"] = dict(labels=labels, confidence=confidence)
+        return {}
+
+    def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
+        """What `label_once` found; a client that missed it has no pseudo-labels."""
+        n = len(client.data.unlabelled)
+        found = client.memory.get("labels", dict(labels=torch.full((n,), -1), confidence=torch.zeros(n)))
+        return found["labels"], found["confidence"]
+
+    def round(self, server: Server, state: dict) -> dict:
+        stage, t, _ = pseudo.stage_of(server, self.warmup, state["round"])
+        if stage == 2 and t == 0:
+            server.ask(self.label_once, weights=state["weights"])
+        return super().round(server, state)

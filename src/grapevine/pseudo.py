@@ -1,0 +1,97 @@
+"""What the methods of XCLP's section 4.2 share: two stages, the ratio of labelled clients, and training in two streams.
+
+FedAvg+XCLP, FedAvg+perclientLP, FedAvg+network and FedSem+ differ in where pseudo-labels come from. The rest is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grapevine.core import Id, Server
+from grapevine.data.augment import Views
+from grapevine.data.rows import Rows
+from grapevine.models import Network
+
+T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
+
+
+def stage_of(server: Server, warmup: float, round: int) -> tuple[int, int, int]:
+    """(stage 1 or 2, round within it, its rounds). The first stage takes the share `warmup` of all rounds."""
+    first = math.ceil(server.rounds * warmup)
+    return (1, round, first) if round < first else (2, round - first, server.rounds - first)
+
+
+def cosine(lr: float, round: int, rounds: int) -> float:
+    """The learning rate of a round: a fresh cosine schedule in every stage."""
+    return lr * (1 + math.cos(math.pi * round / (T_MAX * rounds))) / 2
+
+
+def sample_by_labels(server: Server, round: int, labelled: set[Id], count: int | None = None) -> list[Id]:
+    """Clients with and without labels in the ratio they have among all: ⌈τ·m_L⌉ with, the rest without."""
+    count = min(count or server.per_round, len(server.clients))
+    without = [id for id in server.clients if id not in labelled]
+    n = min(math.ceil(count * len(labelled) / len(server.clients)), len(labelled))
+    n = max(n, count - len(without))
+    chosen = server.sample(round, labelled, n, "labelled") + server.sample(round, without, count - n, "unlabelled")
+    return sorted(chosen)
+
+
+def two_streams(
+    model: Network, labelled: Rows, unlabelled: Rows, labels: Tensor, weight: Tensor, lr: float, epochs: int,
+    rng: torch.Generator, batch: int = 50, weight_decay: float = 0.0, momentum: float = 0.0, class_weight: Tensor | None = None,
+    augment: bool = True, adjust: Callable[[Network], None] | None = None,
+) -> int:  # fmt: skip
+    """SGD on batches B = B_L ∪ B_U (appendix A.2): |B_L| = min(batch, labels), |B_U| = |B_L|; the number of steps.
+
+    An epoch is one pass over the pseudo-labelled rows (−1 among `labels`: left out), or over the labelled ones if there are no
+    others; a client without labels takes batches of 2·batch. The loss is the mean of cross-entropy · weight · class weight, with
+    weight 1 for a true label.
+    """
+    model.train()
+    model.use_rng(rng)
+    used = torch.nonzero((labels >= 0) & (weight > 0)).flatten()
+    own, others = Views(labelled), Views(unlabelled)
+    size = min(batch, len(labelled)) or 2 * batch
+    optimiser = torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay)
+    steps = 0
+    for _ in range(epochs):
+        truths = _endless(len(labelled), size, rng)
+        order = used[torch.randperm(len(used), generator=rng)].split(size) if len(used) else ()
+        for at in order or (None,) * -(-len(labelled) // size):
+            x, y, w = _batch(own, others, next(truths), at, labels, weight, augment, rng)
+            if len(y):
+                w = w if class_weight is None else w * class_weight[y]
+                optimiser.zero_grad()
+                (F.cross_entropy(model(x), y, reduction="none") * w).mean().backward()
+                if adjust:
+                    adjust(model)
+                optimiser.step()
+                steps += 1
+    return steps
+
+
+def _endless(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor | None]:
+    """Batches of positions below n, shuffled anew after each pass; None for ever if there are none."""
+    while True:
+        if not n:
+            yield None
+        else:
+            yield from torch.randperm(n, generator=rng).split(size)
+
+
+def _batch(own: Views, others: Views, a: Tensor | None, b: Tensor | None, labels: Tensor, weight: Tensor, augment: bool,
+           rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x, y, w = [], [], []
+    for views, at in ((own, a), (others, b)):
+        if at is None:
+            continue
+        x.append(views.weak(at, rng) if augment else views.plain(at))
+        y.append(views.rows.y[at] if views is own else labels[at])
+        w.append(torch.ones(len(at)) if views is own else weight[at].float())
+    device = x[0].device
+    return torch.cat(x), torch.cat(y).to(device), torch.cat(w).to(device)
