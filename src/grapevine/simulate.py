@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +72,7 @@ class Simulation:
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
-        # Clients side by side leave no core for a second thread of numpy's matrix products.
+        # The same for numpy's matrix products: clients side by side leave no core for a second thread.
         self._blas = ThreadpoolController().select(user_api="blas")
 
     def close(self) -> None:
@@ -87,7 +86,7 @@ class Simulation:
     # ------------------------------------------------------------ the transport
 
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
-        with self._blas.limit(limits=1) if self._pool else nullcontext():
+        with self._blas.limit(limits=1):
             answers = self.map(lambda item: self._deliver(step, *item, round, len(requests)), list(requests.items()))
         self._done = 0
         # A reply is known by the request it answers; a second one to the same request is thrown away.
