@@ -184,7 +184,7 @@ class Encrypted(SecureHamming):
             return {}
         secret, message = self.encrypt(plain)
         client.memory["hamming"] = secret
-        return dict(cipher=parcel(client, "ciphertexts", message, round=group.round))
+        return dict(cipher=parcel(client, "ciphertext", message, round=group.round))
 
     @step
     def evaluate(self, client: Client, ciphers: dict) -> dict:
@@ -196,7 +196,7 @@ class Encrypted(SecureHamming):
         plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
         answers, shares = {}, {}
         for j, sent in ciphers.items():
-            answer, shares[j] = self.compute(unpack(client, j, "ciphertexts", sent, round=own["round"]), plain)
+            answer, shares[j] = self.compute(unpack(client, j, "ciphertext", sent, round=own["round"]), plain)
             answers[j] = parcel(client, "answer", answer, j, own["round"])
         return dict(answers=answers, shares=shares)
 

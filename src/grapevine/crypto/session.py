@@ -86,7 +86,7 @@ def require_signed(client: Client, sender: str, signature: bytes, kind: str, mes
         statement = _statement(client, sender, kind, message, to, round)
         Ed25519PublicKey.from_public_bytes(client.pinned[sender]).verify(signature, statement)
     except (InvalidSignature, KeyError, TypeError):
-        raise AgreementError(f"what came as {sender!r}'s {kind} is not signed by its identity: start a new session") from None
+        raise AgreementError(f"the {kind} in the name of {sender!r} is not signed by its identity: start a new session") from None
 
 
 def _statement(client: Client, sender: str, kind: str, message: dict, to: str, round: int) -> bytes:

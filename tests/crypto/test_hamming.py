@@ -1,0 +1,413 @@
+"""SecureHamming: five protocols through their real steps, each handing the server the same H, and losses on the way."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from uniformity import looks_uniform
+
+from grapevine import wire
+from grapevine.core import Method, Server, step
+from grapevine.crypto import hamming, mlwe, session
+from grapevine.crypto.hamming import Group, SecureHamming, roles
+from grapevine.data.rows import ClientData, Rows
+from grapevine.errors import Mistake
+from grapevine.simulate import Fault, Simulation, StepError
+
+MLWE, PSM, PLAIN = hamming.Mlwe(), hamming.Psm(), hamming.Plain()
+PAILLIER, OT = hamming.Paillier(key_bits=2048), hamming.Ot()
+NAMES = {MLWE: "mlwe", PSM: "psm", PLAIN: "plain", PAILLIER: "paillier", OT: "ot"}
+slow = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Distances(Method):
+    """Agreement, then H: what every method that uses SecureHamming does."""
+
+    name = "distances"
+    title = "H alone"
+    hamming: SecureHamming = field(default_factory=hamming.Plain)
+    length: int = 8
+
+    @step
+    def keys(self, client):
+        return dict(offer=session.offer(client, "s"), prelude=self.hamming.prelude(client))
+
+    @step
+    def meet(self, client, offers, preludes):
+        return dict(letters=session.meet(client, offers), prelude=self.hamming.answer_prelude(client, preludes))
+
+    @step
+    def share(self, client, letters, preludes, counts):
+        session.learn_seed(client, letters)
+        bits = np.packbits(client.data.labelled.x.numpy(), axis=1)
+        group = Group({}, counts, self.length, 0, tuple(sorted(client.pinned)))
+        return dict(first=self.hamming.begin(client, bits, group, preludes))
+
+    def round(self, server, state):
+        ids = {id: id for id in server.clients}
+        hello = server.ask(self.keys)
+        told = dict(offers={n: r["offer"] for n, r in hello.items()}, preludes={n: r["prelude"] for n, r in hello.items()})
+        met = server.ask(self.meet, to=list(hello), **told)
+        counts = {name: state["counts"][name] for name in met}
+        letters = {n: dict(letters={k: met[k]["letters"][n] for k in met if k != n}) for n in met}
+        preludes = {n: r["prelude"] for n, r in met.items()}
+        shared = server.ask(self.share, each=letters, preludes=preludes, counts=counts)
+        group = Group(ids, counts, self.length, 0, tuple(server.clients))
+        present, blocks = self.hamming.finish(server, group, {n: r["first"] for n, r in shared.items()})
+        return dict(present=present, blocks={(j, k): block for j, k, block in blocks})
+
+
+class Counting:
+    """The simulation's transport, with the steps it was asked for."""
+
+    def __init__(self, simulation, change):
+        self.simulation, self.change, self.asked = simulation, change, []
+
+    def exchange(self, step, requests, round):
+        self.asked.append(step)
+        return self.simulation.exchange(step, self.change.get(step, lambda same: same)(requests), round)
+
+
+def run(protocol, bits, mode="strict", faults=(), change=None, sent=None):
+    """(who was there, blocks of H as (j, k) with j < k, steps asked). `sent` collects messages of strict mode."""
+    length = next(iter(bits.values())).shape[1]
+    none = torch.empty(0, dtype=torch.int64)
+
+    def data(B):
+        x = torch.from_numpy(B)
+        return ClientData(Rows(x, torch.arange(len(x)), torch.zeros(len(x))), Rows(x, none, none), Rows(x, none, none), ())
+
+    def tap(direction, step, id, message):
+        if sent is not None:
+            sent.append((direction, step, id, wire.decode(message)))
+
+    method = Distances(protocol, length)
+    simulation = Simulation(method, {n: data(B) for n, B in bits.items()}, None, mode=mode, faults=faults, tap=tap)
+    transport = Counting(simulation, change or {})
+    server = Server(method, list(bits), transport, None, ())
+    state = method.round(server, dict(counts={n: len(B) for n, B in bits.items()}))
+    blocks = {}
+    for (j, k), block in state["blocks"].items():
+        assert block.dtype == np.uint16
+        assert tuple(sorted((j, k))) not in blocks, "a pair came twice"
+        blocks[min(j, k), max(j, k)] = block if j < k else block.T
+    return state["present"], blocks, transport.asked
+
+
+def xor(bits):
+    """H by definition."""
+    return {(j, k): (bits[j][:, None] ^ bits[k][None]).sum(-1) for j, k in combinations(sorted(bits), 2)}
+
+
+def random_bits(sizes, length, seed=0):
+    rng = np.random.default_rng(seed)
+    return {f"p{i}": rng.integers(0, 2, (n, length), np.uint8) for i, n in enumerate(sizes)}
+
+
+def assert_distances(blocks, bits):
+    expected = xor(bits)
+    assert set(blocks) == set(expected)
+    for pair in expected:
+        np.testing.assert_array_equal(blocks[pair], expected[pair])
+
+
+@pytest.fixture
+def toy_lattice(monkeypatch):
+    """mlwe over a ring too small to be secure: for tests of the flow."""
+    monkeypatch.setattr(mlwe.Params, "for_bits", classmethod(lambda cls, bits: cls(bits, ring=16, rank=2)))
+
+
+def extremes(length):
+    """One row against rows at distance 0 and `length`, equal rows, and an opposite pair within."""
+    row = np.random.default_rng(1).integers(0, 2, (1, length), np.uint8)
+    return dict(
+        p0=row, p1=np.concatenate([row, 1 - row, row]), p2=np.concatenate([1 - row, np.zeros_like(row), np.ones_like(row)])
+    )
+
+
+# ---------------------------------------------------------------- the same H
+
+
+def cases(*always):
+    """Protocols, those that are slow marked so."""
+    return [pytest.param(p, id=NAMES[p], marks=() if p in always else slow) for p in (PLAIN, PSM, MLWE, PAILLIER, OT)]
+
+
+@pytest.mark.parametrize("length", [1, 13])
+@pytest.mark.parametrize("protocol", cases(PLAIN, PSM))
+def test_distances_at_both_ends(protocol, length):
+    """n = 1, L not a multiple of 8, distance 0 and distance L."""
+    bits = extremes(length)
+    present, blocks, _ = run(protocol, bits)
+    assert present == set(bits)
+    assert_distances(blocks, bits)
+    assert blocks["p0", "p1"].tolist() == [[0, length, 0]] and blocks["p0", "p2"][0, 0] == length
+
+
+def test_distances_at_both_ends_by_real_ciphertexts():
+    """mlwe with its real parameters, and Paillier's least key: two parties, one row each side."""
+    bits = {name: rows[:2] for name, rows in extremes(13).items() if name != "p2"}
+    for protocol in (MLWE, PAILLIER):
+        assert_distances(run(protocol, bits)[1], bits)
+
+
+@pytest.mark.parametrize("protocol", cases(PLAIN, PSM))
+def test_distances_of_unequal_parties(protocol):
+    bits = random_bits((5, 1, 7, 2), 37)
+    present, blocks, _ = run(protocol, bits)
+    assert present == set(bits)
+    assert_distances(blocks, bits)
+
+
+def test_distances_of_unequal_parties_over_a_small_lattice(toy_lattice):
+    bits = random_bits((5, 1, 40, 2), 37)  # 40 rows are three blocks of a ring of 16
+    assert_distances(run(MLWE, bits)[1], bits)
+
+
+@pytest.mark.parametrize("protocol", [pytest.param(PSM, id="psm"), pytest.param(MLWE, id="mlwe", marks=slow)])
+def test_more_rows_than_a_block(protocol):
+    bits = random_bits((1030 if protocol is PSM else 515, 3), 24)
+    assert_distances(run(protocol, bits)[1], bits)
+
+
+@pytest.mark.parametrize("protocol", cases(PLAIN, PSM))
+def test_a_party_without_rows(protocol):
+    bits = random_bits((3, 0, 2), 9)
+    present, blocks, _ = run(protocol, bits)
+    assert present == set(bits)
+    rest = {name: bits[name] for name in ("p0", "p2")}
+    assert_distances({pair: block for pair, block in blocks.items() if "p1" not in pair}, rest)
+    assert all(block.size == 0 for pair, block in blocks.items() if "p1" in pair)
+
+
+def test_a_party_without_rows_over_a_small_lattice(toy_lattice):
+    bits = random_bits((3, 0, 2), 9)
+    present, blocks, _ = run(MLWE, bits)
+    assert present == set(bits)
+    np.testing.assert_array_equal(blocks["p0", "p2"], xor(bits)["p0", "p2"])
+
+
+@pytest.mark.parametrize("protocol", cases(PSM))
+def test_fast_and_strict_give_the_same(protocol):
+    bits = random_bits((3, 2), 11)
+    assert_distances(run(protocol, bits, mode="fast")[1], bits)
+
+
+@slow
+def test_oblivious_transfer_in_several_chunks():
+    bits = random_bits((9, 6), 64)
+    _, blocks, asked = run(hamming.Ot(chunk_bytes=2048), bits)
+    assert_distances(blocks, bits)
+    assert asked.count("hamming.transfer") == asked.count("hamming.receive") > 1
+
+
+# ---------------------------------------------------------------- roles, names, exchanges
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 7, 10, 11])
+def test_roles_are_dealt_evenly(n):
+    roster = [f"{i:06d}" for i in range(n)]
+    dealt = [roles(j, k, roster) for j, k in combinations(roster, 2)]
+    assert {tuple(sorted(pair)) for pair in dealt} == set(combinations(roster, 2))
+    encrypts = Counter(j for j, _ in dealt)
+    assert all(abs(encrypts[name] - (n - 1) / 2) <= 1 for name in roster)
+
+
+def test_roles_do_not_depend_on_order_or_on_who_is_left():
+    roster = ["a", "b", "c", "d"]
+    for j, k in combinations(roster, 2):
+        assert roles(j, k, roster) == roles(k, j, roster)
+    assert roles("a", "b", roster) == ("a", "b") and roles("a", "c", roster) == ("c", "a")
+
+
+def test_protocols_have_names():
+    assert set(hamming.PROTOCOLS) == {"plain", "psm", "mlwe", "paillier", "ot"}
+    for name in hamming.PROTOCOLS:
+        assert hamming.protocol(name).name == name
+    with pytest.raises(Mistake, match="no protocol 'rsa': take mlwe, psm"):
+        hamming.protocol("rsa")
+
+
+@pytest.mark.parametrize("protocol", cases(PLAIN, PSM))
+def test_exchanges_beyond_the_first_three(protocol):
+    asked = run(protocol, random_bits((2, 2), 8))[2][3:]
+    more = {PLAIN: [], PSM: [], OT: ["hamming.transfer", "hamming.receive"]}
+    assert asked == more.get(protocol, ["hamming.evaluate", "hamming.open"])
+
+
+def test_encrypting_takes_two_more_exchanges(toy_lattice):
+    assert run(MLWE, random_bits((2, 2, 2), 8))[2][3:] == ["hamming.evaluate", "hamming.open"]
+
+
+@pytest.mark.parametrize("protocol", cases(PLAIN, PSM))
+def test_bytes_are_as_announced(protocol):
+    """Within 2 % and a kilobyte of dict keys: what two parties send each other and the server."""
+    n_j, n_k, length = 60, 40, 64
+    sent = []
+    run(protocol, random_bits((n_j, n_k), length), sent=sent)
+    sender, receiver = roles("p0", "p1", ["p0", "p1"])
+    assert (sender, receiver) == ("p0", "p1")
+    said = protocol.bytes_per_pair(n_j, n_k, length)
+    once = sum(protocol.bytes_per_pair(*sizes, length)["once"] for sizes in ((n_j, n_k), (n_k, n_j)))
+    expected = (said["once"] if protocol in (MLWE, PAILLIER) else once) + said["pair"] + said["server"]
+    up = [message for direction, _, _, message in sent if direction == "up"]
+    measured = sum(
+        wire.size(message.get(name, {}))
+        for message in up
+        for name in ("prelude", "first", "answers", "shares", "chunks", "requests")
+    )
+    assert abs(measured - expected) <= 0.02 * expected + 1200
+
+
+# ---------------------------------------------------------------- losses
+
+STEPS = ("keys", "meet", "share")
+
+
+@pytest.mark.parametrize("when", ["before", "in", "after"])
+@pytest.mark.parametrize("step_name", [*STEPS, "hamming.evaluate", "hamming.open"])
+def test_a_loss_takes_its_own_blocks_and_no_others(step_name, when, toy_lattice):
+    bits = random_bits((3, 4, 2, 3), 10)
+    present, blocks, _ = run(MLWE, bits, faults=[Fault("p1", step_name, when=when, forever=True)])
+    assert present == {"p0", "p2", "p3"}
+    assert_distances(blocks, {name: bits[name] for name in present})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step_name", STEPS)
+def test_a_loss_in_psm_takes_its_own_blocks_and_no_others(step_name, when):
+    bits = random_bits((3, 4, 2, 3), 10)
+    present, blocks, _ = run(PSM, bits, faults=[Fault("p1", step_name, when=when, forever=True)])
+    assert present == {"p0", "p2", "p3"}
+    assert_distances(blocks, {name: bits[name] for name in present})
+
+
+@slow
+@pytest.mark.parametrize("step_name", ["hamming.transfer", "hamming.receive"])
+def test_a_loss_in_oblivious_transfer_takes_its_own_blocks_and_no_others(step_name):
+    bits = random_bits((3, 4, 2), 10)
+    present, blocks, _ = run(OT, bits, faults=[Fault("p1", step_name, forever=True)])
+    assert present == {"p0", "p2"}
+    assert_distances(blocks, {name: bits[name] for name in present})
+
+
+def test_two_losses_at_different_steps(toy_lattice):
+    bits = random_bits((3, 4, 2, 3), 10)
+    faults = [Fault("p1", "hamming.evaluate", forever=True), Fault("p2", "hamming.open", forever=True)]
+    present, blocks, _ = run(MLWE, bits, faults=faults)
+    assert present == {"p0", "p3"}
+    assert_distances(blocks, {name: bits[name] for name in present})
+
+
+# ---------------------------------------------------------------- what is seen
+
+
+def test_psm_messages_are_uniform_and_plain_ones_are_not():
+    """Bits of all zeros: whatever is not masked would stand out. At a level of 1e-6, with masks from the operating system."""
+    bits = {name: np.zeros((60, 64), np.uint8) for name in ("p0", "p1")}
+    sent = []
+    run(PSM, bits, sent=sent)
+    firsts = {id: message["first"] for direction, s, id, message in sent if (direction, s) == ("up", "share")}
+    assert looks_uniform(firsts["p0"]["u"]) and looks_uniform(firsts["p1"]["u"])
+    assert looks_uniform(firsts["p0"]["a"]["p1"]) and looks_uniform(firsts["p1"]["b"]["p0"])
+    assert not looks_uniform(np.zeros((60, 64), np.uint16))
+
+
+def test_shares_for_the_server_are_uniform(toy_lattice):
+    bits = {name: np.zeros((60, 63), np.uint8) for name in ("p0", "p1")}
+    sent = []
+    run(MLWE, bits, sent=sent)
+    for s, id in (("hamming.open", "p0"), ("hamming.evaluate", "p1")):
+        (message,) = (m for direction, st, i, m in sent if (direction, st, i) == ("up", s, id))
+        (share,) = message["shares"].values()
+        values = mlwe.open_share(mlwe.Params.for_bits(63), share)
+        assert len(np.unique(values)) == 64 and looks_uniform(share["values"])
+
+
+# ---------------------------------------------------------------- signatures
+
+
+def flip(value):
+    """The same message with one bit of its first array or bytes changed."""
+    if isinstance(value, np.ndarray):
+        out = value.copy()
+        out.reshape(-1).view(np.uint8)[0] ^= 1
+        return out
+    if isinstance(value, bytes):
+        return bytes([value[0] ^ 1]) + value[1:]
+    name = next(n for n, item in value.items() if isinstance(item, (np.ndarray, bytes)))
+    return dict(value, **{name: flip(value[name])})
+
+
+def tampered(place):
+    """A server that changes one bit of every parcel under `place` of a request."""
+
+    def change(requests):
+        for payload in requests.values():
+            payload[place] = {who: dict(sent, message=flip(sent["message"])) for who, sent in payload[place].items()}
+        return requests
+
+    return change
+
+
+@pytest.mark.parametrize("step_name,place,kind", [("evaluate", "ciphers", "ciphertext"), ("open", "answers", "answer")])
+def test_changed_ciphertexts_and_answers_are_refused(step_name, place, kind, toy_lattice):
+    with pytest.raises(StepError, match=f"the {kind} in the name of .* is not signed"):
+        run(MLWE, random_bits((3, 2, 2), 8), change={f"hamming.{step_name}": tampered(place)})
+
+
+def test_an_answer_to_another_is_refused(toy_lattice):
+    """Signed by the right party, but for somebody else."""
+
+    def swap(requests):
+        given = [payload["answers"] for payload in requests.values()]
+        x, y, k = next((x, y, k) for x, y in combinations(given, 2) for k in set(x) & set(y))
+        x[k], y[k] = y[k], x[k]
+        return requests
+
+    with pytest.raises(StepError, match="the answer in the name of .* is not signed"):
+        run(MLWE, random_bits((2,) * 6, 8), change={"hamming.open": swap})
+
+
+def test_a_parcel_without_signature_is_refused(toy_lattice):
+    def strip(requests):
+        for payload in requests.values():
+            payload["ciphers"] = {j: dict(message=sent["message"]) for j, sent in payload["ciphers"].items()}
+        return requests
+
+    with pytest.raises(StepError, match="the ciphertext in the name of .* is not signed"):
+        run(MLWE, random_bits((3, 2), 8), change={"hamming.evaluate": strip})
+
+
+@slow
+@pytest.mark.parametrize(
+    "step_name,place,kind",
+    [("meet", "preludes", "base offer"), ("hamming.transfer", "requests", "request"), ("hamming.receive", "chunks", "chunk")],
+)
+def test_changed_transfers_are_refused(step_name, place, kind):
+    """A server that offers base transfers of its own, or changes choices, would choose in the receiver's place."""
+    with pytest.raises(StepError, match=f"the {kind} in the name of .* is not signed"):
+        run(OT, random_bits((3, 2), 8), change={step_name: tampered(place)})
+
+
+@slow
+def test_a_changed_base_choice_is_refused():
+    def change(requests):
+        for payload in requests.values():
+            payload["preludes"] = {
+                j: {k: dict(sent, message=flip(sent["message"])) for k, sent in replies.items()}
+                for j, replies in payload["preludes"].items()
+            }
+        return requests
+
+    with pytest.raises(StepError, match="the base choice in the name of .* is not signed"):
+        run(OT, random_bits((3, 2), 8), change=dict(share=change))
+
+
+def test_a_block_of_another_shape_is_said(toy_lattice):
+    with pytest.raises(Mistake, match="distances came where"):
+        MLWE.combine(*([mlwe._share(mlwe.Params.for_bits(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)
