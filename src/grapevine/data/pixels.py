@@ -61,7 +61,7 @@ def rand_augment(x, codes, sizes):
                 continue
             if code >= ROTATE:
                 move(image, other, code, size)
-                image[:] = other
+                copy(other, image)
             elif code == COLOR:
                 if c == 3:
                     desaturate(image, np.float32(size))
@@ -71,6 +71,14 @@ def rand_augment(x, codes, sizes):
             else:
                 fill_table(image, table, code, size)
                 look_up(image, table)
+
+
+@njit(nogil=True, cache=True)
+def copy(image, out):
+    for row in range(image.shape[0]):
+        for column in range(image.shape[1]):
+            for k in range(image.shape[2]):
+                out[row, column, k] = image[row, column, k]
 
 
 @njit(nogil=True, cache=True)
@@ -175,15 +183,16 @@ def desaturate(image, factor):
 def smooth(image, out):
     """The 3 × 3 kernel of ones with 5 in the middle, over 13, rounded; the outermost pixels stay."""
     h, w, c = image.shape
-    out[:] = image
-    for row in range(1, h - 1):
-        for column in range(1, w - 1):
-            for k in range(c):
-                total = 4 * np.int64(image[row, column, k])
+    lines, to = image.reshape(h, w * c), out.reshape(h, w * c)
+    for row in range(h):
+        for q in range(w * c):
+            if 0 < row < h - 1 and c <= q < (w - 1) * c:
+                total = 4 * np.int64(lines[row, q])
                 for r in range(row - 1, row + 2):
-                    for p in range(column - 1, column + 2):
-                        total += image[r, p, k]
-                out[row, column, k] = (2 * total + 13) // 26
+                    total += np.int64(lines[r, q - c]) + np.int64(lines[r, q]) + np.int64(lines[r, q + c])
+                to[row, q] = (2 * total + 13) // 26
+            else:
+                to[row, q] = lines[row, q]
 
 
 @njit(nogil=True, cache=True)
