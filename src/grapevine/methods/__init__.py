@@ -24,6 +24,7 @@ TABLE = {
     "alone": ("alone", "Alone"),
     "server-only": ("alone", "ServerOnly"),
     "xclp": ("fedavg_xclp", "XCLP"),
+    "protofssl": ("protofssl", "ProtoFSSL"),
     "perclient-lp": ("network", "PerClientLP"),
     "network": ("network", "NetworkLabels"),
     "fedsem": ("network", "FedSem"),

@@ -1,0 +1,221 @@
+"""ProtoFSSL. Kim, Park, Jung, Yoon, Kim et al.: "Federated Semi-Supervised Learning with Prototypical Networks", Algorithm 1.
+Clients exchange class prototypes, through the server, to pseudo-label each other's unlabelled rows.
+
+Departures and decisions: the distance is squared Euclidean as in Snell et al. (`preset=code`: its mean over the dimensions, as
+the authors' code has it); one "local epoch" is one gradient step on one episode, as their code runs it; no gradient through
+pseudo-labels (`preset=code`: as there); models are averaged by size (`preset=code`: uniformly); a class that a helper lacks is
+the mean over the helpers that have it, and so is a class that the client itself lacks. A class with one label gives a prototype
+and no query. Labelled and unlabelled rows are disjoint.
+`alternative=true` is Algorithm 2 of the appendix: the mean of the helpers' prototypes in place of the own support set.
+Noise on shared prototypes (section 7.1) comes from the operating system and does not repeat; it is not accounted as differential
+privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.crypto.stream import Stream, context, fresh_secret
+from grapevine.errors import Mistake
+from grapevine.learn import average, pull
+from grapevine.models import Network
+from grapevine.semi import cross_entropy, prototype_logits, prototypes, sharpen
+
+
+@dataclass(frozen=True)
+class ProtoFSSL(Method):
+    """FedAvg or FedProx on prototypical networks; helpers' prototypes label the unlabelled rows."""
+
+    name = "protofssl"
+    title = "ProtoFSSL: pseudo-labels from other clients' prototypes (Kim et al. 2022)"
+    logits = False
+
+    helpers: int = param(5, "|H_r|", "prototype sets that are sent to a client")
+    interval: int = param(1, "R_H", "rounds between renewals of the helpers")
+    own_helper: bool = param(True, "", "a client's own old prototypes may help it")
+    steps_per_round: int = param(10, "E", "local epochs: gradient steps, an episode each")
+    support: int = param(1, "n_S", "labelled rows of a class that make its prototype in an episode")
+    query: int = param(2, "n_Q", "labelled rows of a class that are classified in an episode")
+    unlabelled: int = param(100, "n_U", "unlabelled rows in an episode")
+    weight: float = param(0.3, "λ", "weight of the unlabelled loss")
+    temperature: float = param(0.5, "T", "sharpening of pseudo-labels")
+    lr: float = param(1e-3, "η", "learning rate of RMSprop")
+    weight_decay: float = param(1e-4, "λ_L2", "L2 penalty")
+    mu: float = param(0.0, "μ", "proximal term of FedProx; 0: FedAvg")
+    noise: float = param(0.0, "σ", "standard deviation of the noise on shared prototypes")
+    least: int = param(1, "", "a prototype of fewer rows than this is not shared")
+    alternative: bool = param(False, "", "the appendix's Algorithm 2: global prototypes as support")
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
+
+    @property
+    def distance(self) -> bool | str:
+        return "mean" if self.preset == "code" else True
+
+    def network(self, base: Network) -> Network:
+        """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
+        return Network(base.features, nn.Identity(), base.features_dim)
+
+    def check(self, server: Server) -> None:
+        if self.preset not in ("paper", "code"):
+            raise Mistake(f"protofssl: preset={self.preset} is not known: take paper or code.")
+        for name, least in dict(helpers=1, interval=1, steps_per_round=1, support=1, query=1, unlabelled=0).items():
+            if getattr(self, name) < least:
+                raise Mistake(f"protofssl: {name}={getattr(self, name)}, and must be {least} or more.")
+        if not self.temperature > 0:
+            raise Mistake(f"protofssl: temperature={self.temperature:g} cannot sharpen: take more than 0, as in temperature=0.5.")
+        if self.helpers > server.per_round:
+            raise Mistake(
+                f"protofssl: helpers={self.helpers} are more than --per-round {server.per_round}, whose clients they are."
+            )
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def train(self, client: Client, weights: dict, helpers: dict, round: int) -> dict:
+        """RunClient(θ, {c_jk})."""
+        model = client.model(weights).train()
+        draw = client.rng("train", round)
+        model.use_rng(draw)
+        theirs = stack(helpers, next(model.parameters()).device)
+        optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.weight_decay)
+        adjust = pull(weights, self.mu) if self.mu else None
+        guessed = torch.full((len(client.data.unlabelled),), -1)
+        for _ in range(self.steps_per_round):
+            loss, at, labels = self.episode(client, model, theirs, draw)
+            if loss is None:
+                continue
+            guessed[at] = labels
+            optimiser.zero_grad()
+            loss.backward()
+            if adjust:
+                adjust(model)
+            optimiser.step()
+        client.judge(guessed)
+        n = len(client.data.labelled) + len(client.data.unlabelled)
+        return dict(weights=model.state(), **self.share(client, model), n=n)
+
+    def episode(self, client: Client, model: Network, theirs: tuple[Tensor, Tensor] | None, draw: torch.Generator):
+        """One local epoch: the loss of equation 8, and the pseudo-labels it used. None if there is nothing to learn from."""
+        own, rest, C = client.data.labelled, client.data.unlabelled, len(client.data.classes)
+        S, Q = support_and_query(own.y, C, 0 if self.alternative and theirs else self.support, self.query, draw)
+        U = torch.randperm(len(rest), generator=draw)[: self.unlabelled] if theirs else torch.empty(0, dtype=torch.int64)
+        x = torch.cat([own.inputs(torch.cat([S, Q])), rest.inputs(U)]) if len(U) else own.inputs(torch.cat([S, Q]))
+        if len(x) < 2:
+            return None, U[:0], U[:0]
+        f = model.features(x)
+        fS, fQ, fU = f.split([len(S), len(Q), len(U)])
+        means, counts = prototypes(fS, own.y[S].to(f.device), C)  # MakePrototype
+        present = counts > 0
+        if theirs:
+            average_theirs, known = mean_over(theirs)
+            # A class the client has no support for is what the helpers have in the mean: all of them in Algorithm 2.
+            means = torch.where(present[:, None], means, average_theirs)
+            present = present | known
+        loss = f.new_zeros(())
+        useful = present[own.y[Q].to(f.device)]
+        if useful.any():
+            logits = prototype_logits(fQ[useful], means, self.distance, present)
+            loss = loss + cross_entropy(logits, own.y[Q].to(f.device)[useful])
+        labels = U[:0]
+        if len(U):
+            target = self.pseudo_labels(fU, theirs)
+            labels = target.argmax(1).cpu()
+            target = target * present
+            logits = prototype_logits(fU, means, self.distance, present).masked_fill(~present, -1e9)
+            loss = loss + self.weight * cross_entropy(logits, target / target.sum(1, keepdim=True).clamp(min=1e-12))
+        return (loss if loss.requires_grad else None), U, labels
+
+    def pseudo_labels(self, features: Tensor, theirs: tuple[Tensor, Tensor]) -> Tensor:
+        """Equations 6, 7 and 5: the mean over helpers of the class probabilities, sharpened."""
+        if self.preset != "code":
+            features = features.detach()
+        means, present = fill(theirs)
+        p = torch.softmax(prototype_logits(features, means, self.distance).masked_fill(~present[:, None, :], -1e9), -1).mean(0)
+        return sharpen(p, self.temperature)
+
+    @torch.no_grad()
+    def share(self, client: Client, model: Network) -> dict:
+        """Line "MakePrototype(θ, D^L)": prototypes of all labelled rows, noisy and withheld as section 7.1 has it."""
+        model.eval()
+        own, C = client.data.labelled, len(client.data.classes)
+        f = [torch.empty(0, model.features_dim), *(model.features(x).cpu() for x, _ in own.batches(500))]
+        means, counts = prototypes(torch.cat(f), own.y, C)
+        shared = counts >= max(self.least, 1)
+        if self.noise:
+            stream = Stream(fresh_secret(), context("prototype noise"))
+            means = means + self.noise * torch.from_numpy(stream.normal(tuple(means.shape))).float()
+        return dict(means=torch.where(shared[:, None], means, 0.0), present=shared)
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        return dict(weights=server.model().state(), helpers={}, sets={}, round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        round, sets = state["round"], state["sets"]
+        M = server.sample(round)
+        helpers = state["helpers"]
+        if round % self.interval == 0 or not helpers:  # H_r ⊆ M_{r−1}
+            helpers = {i: sets[i] for i in server.sample(round, sets, self.helpers, "helpers")}
+        each = {i: dict(helpers={j: h for j, h in helpers.items() if self.own_helper or j != i}) for i in M}
+        replies = server.ask(self.train, each=each, weights=state["weights"], round=round)
+        fresh = {i: dict(means=r["means"], present=r["present"]) for i, r in replies.items() if r["present"].any()}
+        by = None if self.preset == "code" else "n"
+        weights = average(replies, by=by, otherwise=state["weights"])
+        return dict(weights=weights, helpers=helpers, sets=fresh or sets, round=round + 1)
+
+    # ------------------------------------------------------------ prediction
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["weights"], sets={str(i): s for i, s in state["sets"].items()})
+
+    def predictor(self, model: Network, shared: dict) -> Predict:
+        """Softmax of the distances to the latest prototypes, averaged over the clients that sent them."""
+        model.load(shared["weights"]).eval()
+        theirs = stack(shared["sets"], next(model.parameters()).device)
+
+        def predict(x: Tensor) -> Tensor:
+            if theirs is None:  # before the first round there are no prototypes: no class is likelier than another
+                return torch.ones(len(x), 1, device=x.device)
+            means, present = fill(theirs)
+            logits = prototype_logits(model.features(x), means, self.distance).masked_fill(~present[:, None, :], -1e9)
+            return torch.softmax(logits, -1).mean(0)
+
+        return predict
+
+
+def stack(sets: dict, device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Prototype sets as (helpers, classes, d) and which of them are there; None if there is no helper."""
+    if not sets:
+        return None
+    means, present = (torch.stack([sets[j][key] for j in sorted(sets)]).to(device) for key in ("means", "present"))
+    return means, present.bool()
+
+
+def mean_over(theirs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Per class the mean over the helpers that have it, and whether any has."""
+    means, present = theirs
+    n = present.sum(0)
+    return (means * present[..., None]).sum(0) / n.clamp(min=1)[:, None], n > 0
+
+
+def fill(theirs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """A class that a helper lacks is the mean over those that have it."""
+    means, present = theirs
+    average_theirs, known = mean_over(theirs)
+    return torch.where(present[..., None], means, average_theirs), known.expand_as(present)
+
+
+def support_and_query(y: Tensor, classes: int, support: int, query: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of the support and the query rows of every class, at random and disjoint; support comes first."""
+    S, Q = [y.new_empty(0)], [y.new_empty(0)]
+    for k in range(classes):
+        rows = torch.nonzero(y == k).flatten()
+        rows = rows[torch.randperm(len(rows), generator=draw)]
+        S.append(rows[:support])
+        Q.append(rows[support : support + query])
+    return torch.cat(S), torch.cat(Q)
