@@ -1,12 +1,11 @@
 """The label job: every party's rows in, labels and confidences for its own rows out.
 
-`label` runs it in this process on arrays, with the cryptography really run; `run` does so on parties that were read from files;
-`write` leaves a folder per party. What would leave each party, and what that reveals, is `plan`'s (`--dry-run`).
+`label` runs it in this process on arrays or files, with the cryptography really run; `run` does so on parties that were read;
+`write` leaves a folder per party. What would leave each party, and what that reveals, is in `disclosure`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -14,21 +13,22 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from grapevine import __version__, wire
+from grapevine import __version__, baselines, layout
 from grapevine.core import Client, Server
 from grapevine.crypto import sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.rows import ClientData, Rows
-from grapevine.data.tables import label_name, spelling_warnings, write_csv
+from grapevine.data.tables import label_name, sort_names, spelling_warnings, write_csv
+from grapevine.disclosure import logger, plan, reveals
 from grapevine.errors import Mistake
 from grapevine.methods.xclp import BINS, XCLP, Label
+from grapevine.methods.xclp import labels as labels_of
 from grapevine.runs import peak_memory_mb
 from grapevine.simulate import Simulation
 from grapevine.store import Memory
@@ -36,56 +36,18 @@ from grapevine.store import Memory
 REVIEW = 50  # rows in review.csv
 HISTOGRAM = 20  # bins of the report's confidence histogram
 
-SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
-REVEALS = {
-    "keys.offer": "a public key, signed by this party's identity",
-    "keys.prelude": "public values of the base oblivious transfers; nothing about the rows",
-    "keys.rows": "how many rows this party has",
-    "keys.features": "how many features a row has",
-    "keys.labels": "how many rows are labelled",
-    "keys.classes": "the names of the classes this party knows",
-    "meet.letters": "to the server nothing: sealed for one other party each",
-    "meet.prelude": "public values of the base oblivious transfers; nothing about the rows",
-    "meet.moments": "alone nothing: masked; all parties' together give the pooled counts, means and variances of the features",
-    "moments.moments": "alone nothing: masked; all parties' together give the pooled counts, means and variances of the features",
-    "share.own": "the Hamming distances among this party's own rows: how near its rows are to each other",
-    "share.labelled": "which rows are labelled, not their labels",
-    "share.blank": "which rows are zero after scaling",
-    "xclp.hamming.evaluate.answers": "to the server nothing: under another party's key; to that party nothing: masked",
-    "xclp.hamming.evaluate.shares": SHARE,
-    "xclp.hamming.open.shares": SHARE,
-    "xclp.hamming.transfer.chunks": "to the server and the receiver nothing but what they chose: masked",
-    "xclp.hamming.transfer.shares": SHARE,
-    "xclp.hamming.receive.requests": "nothing: masked choices",
-    "xclp.hamming.receive.shares": SHARE,
-    "spread.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
-    "spread_again.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
-    "receive.hits": "alone nothing: masked; all parties' together say how many hidden labels were found again",
-}
-FIRST = {
-    "psm": "alone nothing: masked with a seed the server lacks; with the others', Hamming distances between rows of two parties",
-    "mlwe": "nothing: lattice ciphertexts of this party's hash bits",
-    "paillier": "nothing: Paillier ciphertexts of this party's hash bits",
-    "ot": "nothing: masked choices",
-    "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
-}
-LEARNS = (
-    "The server learns the Hamming distances between all rows (so how alike any two rows are), row counts, which rows are "
-    "labelled, and the names of the classes.",
-    "A party learns which rows of others lie near its own labelled rows (its columns of S), the names of all classes, and with "
-    "scaling the pooled means and variances (of two parties, each thereby the other's).",
-)
-
 
 @dataclass(frozen=True)
 class Party:
-    """One party's rows as read: features (NaN: missing), class names (None: not labelled), and the truth where it is known."""
+    """One party's rows as read: features (NaN: missing), class names (None: not labelled), the truth where it is known, and what
+    the model that made the features would say itself."""
 
     name: str
     x: np.ndarray
     labels: list[str | None]
     ids: list[str]
     truth: list[str | None] | None = None
+    model: list[str] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -104,20 +66,31 @@ class Party:
 
 @dataclass(frozen=True)
 class PartyLabels:
-    """What one party, and only it, ends with: one entry per row, in the order of its rows."""
+    """What one party, and only it, ends with: one entry per row, in the order of its rows.
+
+    Labels are names, None where there is none; where all labels came as whole numbers, they are int64 arrays with −1 for none.
+    """
 
     name: str
     ids: list[str]
-    labels: Any  # given or propagated; None (or −1, where labels were numbers) for an abstained row
-    confidence: np.ndarray
-    proba: np.ndarray
-    given: list[str | None]
-    proposed: list[str | None]
+    labels: Any  # given or propagated
+    confidence: np.ndarray  # 1 for a given label
+    proba: np.ndarray  # a column for each class of the result, in its order
+    given: Any
+    proposed: Any  # what propagation says, also where a label was given and where the row abstains
     abstained: np.ndarray
     blank: int = 0
-    accuracy: float | None = None
-    alone_accuracy: float | None = None
+    accuracy: float | None = None  # of the new labels whose truth is known
+    alone_accuracy: float | None = None  # the same rows, labelled by this party alone
+    measured: int = 0  # how many rows these are
+    others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, gaussian, model
+    other_accuracy: dict[str, float | None] = field(default_factory=dict)
     disclosure: list[dict] = field(default_factory=list, repr=False)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which rows came with a label."""
+        return np.array([not _none(label) for label in self.given], bool)
 
 
 @dataclass(frozen=True)
@@ -125,7 +98,7 @@ class LabelResult:
     """All parties' results. In one process they lie side by side; between real parties each has its own alone."""
 
     parties: list[PartyLabels]
-    classes: tuple[str, ...]
+    classes: tuple
     expected: dict[str, Any] | None
     neighbours: int
     lost: list[str]
@@ -136,6 +109,7 @@ class LabelResult:
     messages: list[dict] = field(repr=False)
     method: Label = field(repr=False)
     seed: int | None = None
+    graph: dict[str, np.ndarray] | None = field(default=None, repr=False)
 
     def __getitem__(self, i: int) -> PartyLabels:
         return self.parties[i]
@@ -148,62 +122,118 @@ class LabelResult:
 
     @property
     def accuracy(self) -> float | None:
-        """Of the propagated labels, where the truth is known, over all parties."""
-        return _mean(self.parties, "accuracy")
+        """Of the new labels whose truth is known, over all parties."""
+        return _mean([(p.accuracy, p.measured) for p in self.parties])
 
     @property
     def alone_accuracy(self) -> float | None:
-        return _mean(self.parties, "alone_accuracy")
+        return _mean([(p.alone_accuracy, p.measured) for p in self.parties])
+
+    @property
+    def other_accuracy(self) -> dict[str, float | None]:
+        """Of each baseline, on the same rows."""
+        names = dict.fromkeys(name for p in self.parties for name in p.other_accuracy)
+        return {name: _mean([(p.other_accuracy.get(name), p.measured) for p in self.parties]) for name in names}
 
 
-def _mean(parties: Sequence[PartyLabels], name: str) -> float | None:
-    """Weighted by the rows that were to be labelled."""
-    known = [(getattr(p, name), sum(g is None for g in p.given)) for p in parties if getattr(p, name) is not None]
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value, n) for value, n in values if value is not None]
     return sum(value * n for value, n in known) / sum(n for _, n in known) if known else None
+
+
+def _none(label: Any) -> bool:
+    return label is None or (isinstance(label, (int, np.integer)) and label == -1)
 
 
 # ---------------------------------------------------------------- running
 
 
 def label(
-    parties: Sequence[tuple[Any, Any]], secure: str = "mlwe", bits: int = 4096, neighbours: int | str = 10, alpha: float = 0.99,
-    abstain: float = 0.0, scale: str = "standard", impute: bool = False, groups: int = 1, preset: str = "paper",
-    expected: bool = True, seed: int | None = None, workers: int = 2, names: Sequence[str] | None = None,
-    truth: Sequence[Any] | None = None, progress: Callable | None = None,
-) -> LabelResult:  # fmt: skip
-    """XCLP on arrays: each party is (X, y) with y = −1 (or None) where a row is not labelled.
+    parties: Sequence[Any], label: str | None = None, id: str | None = None, features: Sequence[str] | None = None,
+    truth: Any = None, scale: str = "standard", impute: bool = False, embed: str | None = None, secure: str = "mlwe",
+    bits: int = 4096, neighbours: int | str = 10, alpha: float = 0.99, abstain: float = 0.0, groups: int = 1,
+    preset: str = "paper", baselines: bool = False, expected: bool = True, seed: int | None = None, workers: int = 2,
+    names: Sequence[str] | None = None, out: str | Path | None = None, dry_run: bool = False, progress: Callable | None = None,
+) -> LabelResult | dict[str, Any]:  # fmt: skip
+    """XCLP: one-shot labels for every party's own rows.
+
+    A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a file. The words are those of
+    `grapevine label`: `label`, `id`, `features` and `embed` are for files; `truth` is then a column, else one array a party;
+    `names` are for arrays. With `out`, everything is also left in that folder, as the command does. With `dry_run`, nothing
+    runs, and what would leave each party comes back as a dict.
 
     >>> result = gv.label([(X_a, y_a), (X_b, y_b), (X_c, y_c)], secure="mlwe")
     >>> result[0].labels, result[0].confidence, result[0].proba
     """
-    names = [f"party-{i + 1}" for i in range(len(parties))] if names is None else list(names)
-    read = []
-    for i, (X, y) in enumerate(parties):
-        X = np.asarray(X, np.float64)
-        X = X.reshape(len(X), -1)
-        own = None if truth is None else [label_name(t) for t in truth[i]]
-        given = [label_name(value) for value in np.asarray(y, object)]
-        if len(given) != len(X):
-            raise Mistake(
-                f"{names[i]} has {len(X)} rows and {len(given)} labels: give one label per row, −1 where there is none."
-            )
-        _finite(names[i], X, impute)
-        read.append(Party(names[i], X, given, [str(n + 1) for n in range(len(X))], own))
+    if out is not None and not dry_run:
+        require_new(out)
+    files = [isinstance(party, (str, Path)) for party in parties]
+    if any(files) and not all(files):
+        raise Mistake("some parties are files and others arrays: give all of them in one way.")
+    if parties and all(files):
+        from grapevine.parties import read_parties
+
+        read = read_parties([str(path) for path in parties], label, id, features, truth, impute, embed)
+        whole = False
+    else:
+        read = _from_arrays(parties, names, truth, impute)
+        whole = all(np.asarray(y).dtype.kind in "iu" for _, y in parties)
     method = make_method(secure, bits, neighbours, alpha, scale, impute, groups, preset, expected, seed)
-    result = run(read, method, seed, workers, abstain, progress)
-    if not all(np.issubdtype(np.asarray(y).dtype, np.integer) for _, y in parties):
-        return result
-    numbers = [replace(p, labels=np.array([-1 if name is None else int(name) for name in p.labels])) for p in result]
-    return replace(result, parties=numbers)
+    if dry_run:
+        notes = check(read, method, abstain)
+        return dict(plan(read, method, workers, baselines), warnings=notes)
+    result = run(read, method, seed, workers, abstain, progress, baselines)
+    result = _whole_numbers(result) if whole else result
+    if out is not None:
+        write(Path(out), result)
+    return result
 
 
-def _finite(name: str, X: np.ndarray, impute: bool) -> None:
-    bad = ~(np.isfinite(X) | (np.isnan(X) if impute else False))
-    if bad.any():
+def _from_arrays(parties: Sequence[Any], names: Sequence[str] | None, truth: Sequence[Any] | None, impute: bool) -> list[Party]:
+    names = [f"party-{i + 1}" for i in range(len(parties))] if names is None else [str(name) for name in names]
+    for what, given in (("names", names), ("truth", truth)):
+        if given is not None and len(given) != len(parties):
+            raise Mistake(f"{what} has {len(given)} entries for {len(parties)} parties: give one for each.")
+    read = []
+    for i, pair in enumerate(parties):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise Mistake(f"{names[i]} is a {type(pair).__name__}: give every party as (X, y), or as the path of its file.")
+        X, given = _features(names[i], pair[0], impute), [label_name(value) for value in np.asarray(pair[1], object).ravel()]
+        own = None if truth is None else [label_name(t) for t in truth[i]]
+        for what, values in (("labels", given), ("true labels", own)):
+            if values is not None and len(values) != len(X):
+                raise Mistake(f"{names[i]} has {len(X)} rows and {len(values)} {what}: give one per row, −1 where there is none.")
+        read.append(Party(names[i], X, given, [str(n + 1) for n in range(len(X))], own))
+    return read
+
+
+def _features(name: str, X: Any, impute: bool) -> np.ndarray:
+    try:
+        X = np.array(X, np.float64)
+    except (TypeError, ValueError):
+        raise Mistake(f"{name}: X is not a table of numbers: give an array with a row for each example.") from None
+    if X.ndim == 0 or 0 in X.shape:
+        raise Mistake(f"{name}: X has the shape {X.shape}: give at least one row and one feature.")
+    X = X.reshape(len(X), -1)
+    bad = ~np.isfinite(X)
+    if bad.any() and not impute:
         row, column = np.argwhere(bad)[0]
         raise Mistake(
-            f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: mend it, or impute=True for missing values."
+            f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: mend it, or say impute=True for missing values."
         )
+    X[bad] = np.nan
+    return X
+
+
+def _whole_numbers(result: LabelResult) -> LabelResult:
+    """Labels that came as integers go back as integers."""
+
+    def numbers(names: Sequence[str | None]) -> np.ndarray:
+        return np.array([-1 if name is None else int(name) for name in names], np.int64)
+
+    out = [replace(p, labels=numbers(p.labels), given=numbers(p.given), proposed=numbers(p.proposed),
+                   others={name: numbers(found) for name, found in p.others.items()}) for p in result]  # fmt: skip
+    return replace(result, parties=out, classes=tuple(int(name) for name in result.classes))
 
 
 def make_method(secure: str, bits: int, neighbours: int | str, alpha: float, scale: str, impute: bool, groups: int, preset: str,
@@ -220,7 +250,7 @@ def make_method(secure: str, bits: int, neighbours: int | str, alpha: float, sca
 
 
 def run(parties: Sequence[Party], method: Label, seed: int | None = None, workers: int = 2, abstain: float = 0.0,
-        progress: Callable | None = None) -> LabelResult:  # fmt: skip
+        progress: Callable | None = None, baselines: bool = False) -> LabelResult:  # fmt: skip
     """The whole job in this process: every party a client, every message accounted, every protection on."""
     notes = check(parties, method, abstain)
     began = time.perf_counter()
@@ -228,39 +258,83 @@ def run(parties: Sequence[Party], method: Label, seed: int | None = None, worker
     data = {party.name: party.data() for party in parties}
     # What is not secret (which labels are hidden for the estimate) still needs a seed.
     simulation = Simulation(method, data, None, secrets.randbits(63) if seed is None else seed, workers=workers,
-                            log=_logger(disclosure, method), progress=progress)  # fmt: skip
+                            log=logger(disclosure, method), progress=progress)  # fmt: skip
     server = Server(method, list(data), simulation, None, (), simulation.seed)
     try:
         method.check(server)
         state = method.round(server, method.setup(server))
     finally:
         simulation.close()
-    seconds = time.perf_counter() - began
+    clients = {name: Client(name, data[name], Memory(simulation.store, simulation.manifests.get(name)), None, simulation.seed)
+               for name in data}  # fmt: skip
     groups = list(state["groups"].values())
     got = {name for group in groups for name in group["got_labels"].values()}
+    messages = server.account.drain()
+    others: dict[str, dict[str, list]] = {party.name: {} for party in parties}
+    if baselines and got == set(data):
+        messages += _baselines(clients, method, workers, disclosure, others)
+    seconds = time.perf_counter() - began
+    classes = sort_names({name for group in groups for name in group["classes"].values()})
+    out = [_party_labels(party, clients[party.name], method, abstain, disclosure[party.name], party.name in got, classes,
+                         others[party.name]) for party in parties]  # fmt: skip
     lost = sorted(set(data) - got)
-    out = []
-    for party in parties:
-        memory = Memory(simulation.store, simulation.manifests.get(party.name))
-        client = Client(party.name, data[party.name], memory, None, simulation.seed)
-        out.append(_party_labels(party, client, method, abstain, disclosure[party.name], party.name in got))
     blank = sum(p.blank for p in out)
     if blank:
-        notes.append(f"{blank} rows are zero after scaling: they have no direction, so they abstain.")
+        notes.append(f"{_rows(blank)} zero after scaling: without a direction there are no neighbours, so no label.")
+    far = sum(int(np.sum(p.abstained & ~p.proba.any(1))) for p in out if p.name in got) - blank
+    if far > 0:
+        notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there, more --neighbours may.")
     notes += [f"{name} was lost on the way and has no labels." for name in lost]
-    classes = tuple(sorted({name for group in groups for name in group["classes"].values()}))
-    up, down = server.account.totals["up"], server.account.totals["down"]
-    return LabelResult(out, classes, _expected(groups), groups[0]["neighbours"], lost, notes, seconds, up, down,
-                       server.account.drain(), method, seed)  # fmt: skip
+    up, down = (sum(line["bytes"] for line in messages if line["direction"] == way) for way in ("up", "down"))
+    return LabelResult(out, tuple(classes), _expected(groups), groups[0]["neighbours"], lost, notes, seconds, up, down,
+                       _in_order(messages, disclosure), method, seed, _graph(groups[0], clients, parties))  # fmt: skip
+
+
+def _rows(n: int) -> str:
+    return "1 row is" if n == 1 else f"{n} rows are"
+
+
+def _baselines(clients: dict[str, Client], method: Label, workers: int, disclosure: dict, others: dict) -> list[dict]:
+    """Labels of every party's rows (labelled first) by the methods that this one is compared with; messages they took."""
+    rows = {name: method.prepared(client) for name, client in clients.items()}
+    for name, client in clients.items():
+        classes = client.memory["classes"]
+        near = baselines.nearest(rows[name], labels_of(client))
+        others[name]["nearest"] = [None if c < 0 else classes[int(c)] for c in near]
+    data = {name: client.data for name, client in clients.items()}
+    seed = next(iter(clients.values())).seed
+    found, messages = baselines.gaussian(rows, data, seed, workers, logger(disclosure, method, "gaussian."))
+    for name, labels in found.items():
+        others[name]["gaussian"] = labels
+    return [dict(line, step=f"gaussian.{line['step']}") for line in messages]
+
+
+def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[dict]:
+    """Lines of the account in the order in which steps happened, down before up."""
+    steps = list(dict.fromkeys(line["step"] for lines in disclosure.values() for line in lines))
+    place = {step: i for i, step in enumerate(steps)}
+    return sorted(messages, key=lambda m: (place.get(m["step"], len(steps)), m["direction"]))
 
 
 def check(parties: Sequence[Party], method: Label, abstain: float) -> list[str]:
     """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
     if len(parties) < 2:
-        raise Mistake(f"{len(parties)} party was given: labels travel between parties, so give at least two files.")
+        many = f"{len(parties)} {'party was' if len(parties) == 1 else 'parties were'} given"
+        raise Mistake(f"{many}: labels travel between parties, so give at least two.")
     method.xclp.check()
+    if method.scale not in ("standard", "none"):
+        raise Mistake(f"scale '{method.scale}' is not known: take standard or none.")
+    if not 1 <= method.groups <= len(parties) // 2:
+        most = len(parties) // 2
+        raise Mistake(f"groups is {method.groups}, and {len(parties)} parties make 1 to {most}: a group has at least two.")
     if not 0 <= abstain <= 1:
         raise Mistake(f"abstain is {abstain:g}: take a confidence between 0 and 1.")
+    names = [party.name for party in parties]
+    for name in names:
+        if names.count(name) > 1:
+            raise Mistake(f"two parties are called '{name}': give every party a name of its own.")
+        if name in ("", ".", "..") or "/" in name or "\\" in name:
+            raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
     first = parties[0]
     for party in parties:
         if not len(party.x):
@@ -270,55 +344,63 @@ def check(parties: Sequence[Party], method: Label, abstain: float) -> list[str]:
             raise Mistake(f"{party.name} has {here} features and {first.name} has {there}: give all parties the same columns.")
     if not any(party.classes for party in parties):
         raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
-    notes = spelling_warnings({name for party in parties for name in party.classes})
-    few = sums.few(min(len(parties), len(parties) // method.groups))
-    return notes + ([few] if few else [])
+    return _warnings(parties, method)
 
 
-def _logger(disclosure: dict[str, list[dict]], method: Label) -> Callable[[str, Any, dict], None]:
-    """Writes down what leaves a party, as it leaves."""
-
-    def log(step: str, party: Any, reply: dict) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        for name, kind, shape, size in wire.fields(reply):
-            digest = hashlib.sha256(wire.encode({name: reply[name]})).hexdigest()
-            disclosure[party].append(dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
-                                          hash=digest, reveals=reveals(step, name, method)))  # fmt: skip
-
-    return log
-
-
-def reveals(step: str, name: str, method: Label) -> str:
-    return FIRST[method.xclp.hamming.name] if (step, name) == ("share", "first") else REVEALS[f"{step}.{name}"]
+def _warnings(parties: Sequence[Party], method: Label) -> list[str]:
+    classes = sort_names({name for party in parties for name in party.classes})
+    notes = spelling_warnings(classes)
+    if len(classes) == 1:
+        notes.append(f"every label is '{classes[0]}', so every row will get it: label rows of other classes too.")
+    few = sums.few(len(parties) // method.groups)
+    if few:
+        notes.append(few + ".")
+    n = sum(len(party.x) for party in parties) // method.groups
+    if max(method.xclp.candidates) >= n:
+        notes.append(f"a row has {n - 1} others and {max(method.xclp.candidates)} neighbours were asked for: all are neighbours.")
+    return notes
 
 
-def _party_labels(party: Party, client: Client, method: Label, abstain: float, disclosure: list[dict], got: bool) -> PartyLabels:
-    """A party's result in the order of its rows. A labelled row keeps its label; the others get the propagated one or none."""
-    n = len(party.labels)
-    order = np.concatenate([client.data.labelled.index.numpy(), client.data.unlabelled.index.numpy()])
+def _party_labels(party: Party, client: Client, method: Label, abstain: float, disclosure: list[dict], got: bool,
+                  classes: Sequence[str] | None = None, others: dict[str, list] | None = None) -> PartyLabels:  # fmt: skip
+    """A party's result in the order of its rows. A labelled row keeps its label; the others get the propagated one or none.
+
+    `classes` are the columns of `proba`, by default those that this party heard of; `others` are baselines, labelled rows first.
+    """
+    n, known = len(party.labels), np.array([label is not None for label in party.labels])
     if not got:
-        C = len(party.classes)
-        nothing = [None] * n
-        return PartyLabels(party.name, party.ids, list(party.labels), np.zeros(n), np.zeros((n, C)), party.labels, nothing,
-                           np.array([g is None for g in party.labels]), 0, None, None, disclosure)  # fmt: skip
+        return PartyLabels(party.name, party.ids, list(party.labels), known.astype(float), np.zeros((n, len(classes or ()))),
+                           party.labels, [None] * n, ~known, disclosure=disclosure)  # fmt: skip
     result, names = client.memory["result"], [*client.memory["classes"].values()]
-    back = np.argsort(order)
+    classes = sort_names(names) if classes is None else list(classes)
+    back = np.argsort(np.concatenate([client.data.labelled.index.numpy(), client.data.unlabelled.index.numpy()]))
     found, confidence, proba = (result[key][back] for key in ("label", "confidence", "proba"))
     proposed = [None if c < 0 else names[c] for c in found]
-    given = np.array([label is not None for label in party.labels])
-    abstained = ~given & ((found < 0) | (confidence < abstain))
+    abstained = ~known & ((found < 0) | (confidence < abstain))
     labels = [g if g is not None else None if a else p for g, a, p in zip(party.labels, abstained, proposed)]
-    alone, _ = method.alone(client)
-    own = [None if c < 0 else names[c] for c in alone[back]]
-    return PartyLabels(party.name, party.ids, labels, np.where(given, 1.0, confidence), proba, party.labels, proposed, abstained,
-                       int(result["blank"].sum()), _right(party, proposed), _right(party, own), disclosure)  # fmt: skip
+    columns = np.zeros((n, len(classes)))
+    columns[:, [classes.index(name) for name in names]] = proba
+    alone, _ = method.alone(client, result["neighbours"])
+    by = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
+    by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
+    by |= {"model": party.model} if party.model else {}
+    measured = _measurable(party, labels)
+    right = {name: _share(party, values, measured) for name, values in by.items()}
+    return PartyLabels(
+        party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
+        int(result["blank"].sum()), _share(party, labels, measured), right["alone"], len(measured), by, right, disclosure,
+    )  # fmt: skip
 
 
-def _right(party: Party, labels: list[str | None]) -> float | None:
-    """The share of the rows that had no label, and whose truth is known, that are labelled right."""
+def _measurable(party: Party, labels: Sequence[str | None]) -> list[int]:
+    """Rows that had no label, got one, and whose truth is known."""
     if party.truth is None:
-        return None
-    rows = [i for i, (g, t) in enumerate(zip(party.labels, party.truth)) if g is None and t is not None]
+        return []
+    rows = zip(party.labels, labels, party.truth)
+    return [i for i, (given, new, true) in enumerate(rows) if given is None and new is not None and true is not None]
+
+
+def _share(party: Party, labels: Sequence[str | None], rows: Sequence[int]) -> float | None:
     return sum(labels[i] == party.truth[i] for i in rows) / len(rows) if rows else None
 
 
@@ -337,63 +419,29 @@ def _expected(groups: list[dict]) -> dict[str, Any] | None:
     return dict(accuracy=p, low=float(middle - half), high=float(middle + half), alone=alone / n, n=n, calibration=table)
 
 
-# ---------------------------------------------------------------- what would leave
-
-
-def plan(parties: Sequence[Party], method: Label, workers: int = 2) -> dict[str, Any]:
-    """Before anything runs: per party what would leave it, bytes, and for all of it minutes and memory."""
-    groups = [parties[i :: method.groups] for i in range(method.groups)]
-    classes = len({name for party in parties for name in party.classes})
-    per_party, seconds, largest = {}, 0.0, 0
-    for group in groups:
-        lines, cost, memory = _plan_group(group, method, classes)
-        per_party.update(lines)
-        seconds += cost
-        largest = max(largest, memory)
-    minutes = seconds / workers / 60
-    advice = None
-    if minutes > 60:
-        advice = f"that is {minutes / 60:.1f} hours: --groups {_groups(parties, minutes)}"
-        advice += (
-            " or --secure psm (if the server and no party collude) take less."
-            if method.xclp.hamming.name != "psm"
-            else " takes less."
-        )
-    return dict(parties=per_party, minutes=minutes, memory_mb=largest / 2**20, advice=advice, learns=LEARNS)
-
-
-def _groups(parties: Sequence[Party], minutes: float) -> int:
-    """Cost falls with the number of groups: so many would bring it under half an hour, three parties to a group at least."""
-    return max(2, min(int(np.ceil(minutes / 30)), len(parties) // 3))
-
-
-def _plan_group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[str, list[dict]], float, int]:
-    hamming, L, K = method.xclp.hamming, method.xclp.bits, len(method.xclp.candidates)
-    sizes = [len(party.x) for party in group]
-    n, d = sum(sizes), group[0].x.shape[1]
-    solves = 2 if method.expected else 1
-    lines, seconds, held = {}, 2.0, 0
-    for i, party in enumerate(group):
-        others = sizes[:i] + sizes[i + 1 :]
-        pair = [hamming.bytes_per_pair(sizes[i], m, L) for m in others]
-        first = max(p["once"] for p in pair) + sum(p["pair"] + p["server"] for p in pair) // 2
-        labels = sum(label is not None for label in party.labels)
-        entries = [
-            ("keys", "offer", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
-            ("meet", "moments", 32 * 3 * d + 70 * len(others), REVEALS["meet.moments"]),
-            ("share", "first", first, FIRST[hamming.name]),
-            ("share", "own", 2 * sizes[i] ** 2, REVEALS["share.own"]),
-            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, REVEALS["spread.rows"]),
-            ("receive", "hits", 200, REVEALS["receive.hits"]),
-        ]
-        lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries]
-        costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
-        seconds += max(c["once"] for c in costs) + sum(c["pair"] for c in costs) / 2
-        held += first + 2 * sizes[i] ** 2 + 4 * n * labels * K
-    return lines, seconds, held + 400 * 2**20
+def _graph(group: dict, clients: dict[str, Client], parties: Sequence[Party]) -> dict[str, np.ndarray]:
+    """The server's layout of a sample of its graph, with the owners put back: number of the party, number of its row."""
+    place = {party.name: i for i, party in enumerate(parties)}
+    names = list(group["rows"])
+    owner = np.repeat([place[name] for name in names], list(group["rows"].values()))
+    orders = [np.concatenate([c.data.labelled.index.numpy(), c.data.unlabelled.index.numpy()]) for c in map(clients.get, names)]
+    sample = group["layout"]["rows"]
+    return dict(party=owner[sample], row=np.concatenate(orders)[sample], coordinates=group["layout"]["coordinates"])
 
 
 # ---------------------------------------------------------------- the folder
+
+
+def require_new(out: str | Path | None) -> None:
+    """Before anything is read or computed: a place for the results that is not taken and can be written."""
+    if not out:
+        raise Mistake("where should the results go? Say --out DIR, a new folder.")
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Mistake(f"{out} exists and is not empty: take another --out.")
+    above = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise Mistake(f"nothing can be written to {above}: take another --out.")
 
 
 def write(folder: Path, result: LabelResult, command: str = "") -> None:
@@ -401,17 +449,18 @@ def write(folder: Path, result: LabelResult, command: str = "") -> None:
 
     Everything is written beside and moved into place at once: there is no half-written folder.
     """
-    folder = Path(folder)
+    from grapevine.report import write_label
+
+    folder = Path(folder).absolute()
     beside = folder.with_name(f".writing-{os.getpid()}-{folder.name}")
     beside.mkdir(parents=True)
     try:
         for party in result:
             write_party(beside / party.name, party)
-        (beside / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in result.messages))
-        (beside / "result.json").write_text(json.dumps(summary_json(result), indent=1))
-        from grapevine.report import write_label
-
-        write_label(beside, report_summary(result, command))
+        (beside / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in result.messages), encoding="utf-8")
+        summary = summary_json(result, command)
+        (beside / "result.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
+        write_label(beside, summary)
         os.replace(beside, folder) if not folder.exists() else _fill(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -420,47 +469,55 @@ def write(folder: Path, result: LabelResult, command: str = "") -> None:
 
 def _fill(beside: Path, folder: Path) -> None:
     """Into an empty folder that was there before."""
-    for path in beside.iterdir():
+    for path in sorted(beside.iterdir(), key=lambda path: path.name == "result.json"):
         os.replace(path, folder / path.name)
     beside.rmdir()
 
 
 def write_party(folder: Path, party: PartyLabels) -> None:
     folder.mkdir(parents=True)
-    empty = lambda values: ["" if v is None or v == -1 else v for v in values]  # noqa: E731
+
+    def cells(values: Sequence) -> list:
+        return ["" if _none(value) else value for value in values]
+
     confidence = [f"{c:.6f}" for c in party.confidence]
-    table = dict(id=party.ids, label=empty(party.labels), confidence=confidence, abstained=[int(a) for a in party.abstained],
-                 given=empty(party.given), proposed=empty(party.proposed))  # fmt: skip
+    table = dict(id=party.ids, label=cells(party.labels), confidence=confidence, abstained=[int(a) for a in party.abstained],
+                 given=cells(party.given), proposed=cells(party.proposed))  # fmt: skip
     write_csv(folder / "labels.csv", table)
-    doubtful = [i for i in np.argsort(party.confidence, kind="stable") if party.given[i] is None][:REVIEW]
+    known = party.known
+    doubtful = [i for i in np.argsort(party.confidence, kind="stable") if not known[i]][:REVIEW]
     write_csv(folder / "review.csv", {name: [column[i] for i in doubtful] for name, column in table.items()})
-    (folder / "disclosure.jsonl").write_text("".join(json.dumps(line) + "\n" for line in party.disclosure))
+    if set(party.others) - {"alone"}:
+        columns = {name: cells(values) for name, values in party.others.items()}
+        write_csv(folder / "baselines.csv", dict(id=party.ids, together=table["proposed"], **columns))
+    lines = "".join(json.dumps(line) + "\n" for line in party.disclosure)
+    (folder / "disclosure.jsonl").write_text(lines, encoding="utf-8")
 
 
-def summary_json(result: LabelResult) -> dict[str, Any]:
-    """result.json of a label job."""
-    settings = result.method.settings()
-    return dict(
-        job="label", method="xclp", settings=settings, data=dict(classes=list(result.classes)), seed=result.seed, rounds=1,
-        accuracy=result.accuracy, alone_accuracy=result.alone_accuracy, expected=result.expected, neighbours=result.neighbours,
-        per_client=[dict(id=p.name, n=len(p.ids), labelled=sum(g is not None for g in p.given), abstained=int(p.abstained.sum()),
-                         accuracy=p.accuracy, alone_accuracy=p.alone_accuracy) for p in result],
-        lost=result.lost, warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down,
-        seconds=round(result.seconds, 3), peak_memory_mb=peak_memory_mb(), version=__version__,
+def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
+    """result.json of a label job: the numbers, and what `grapevine report` needs to draw them."""
+    about = report_summary(result, command)
+    numbers = dict(
+        job="label", method="xclp", data=dict(classes=[str(name) for name in result.classes]), seed=result.seed, rounds=1,
+        accuracy=result.accuracy, alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy,
+        neighbours=result.neighbours,
+        per_client=[dict(id=p.name, n=len(p.ids), labelled=int(p.known.sum()), abstained=int(p.abstained.sum()), blank=p.blank,
+                         accuracy=p.accuracy, alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy) for p in result],
+        lost=result.lost, bytes_up=result.bytes_up, bytes_down=result.bytes_down, peak_memory_mb=peak_memory_mb(),
     )  # fmt: skip
+    return {**numbers, **about, "seconds": round(result.seconds, 3)}
 
 
 def report_summary(result: LabelResult, command: str) -> dict[str, Any]:
     """What the report shows."""
     parties = []
     for p in result:
-        new = [i for i, g in enumerate(p.given) if g is None]
-        names = [str(label) for label in p.labels if label is not None and label != -1]
+        names = [str(label) for label in p.labels if not _none(label)]
         parties.append(dict(
-            name=p.name, rows=len(p.ids), labelled=len(p.ids) - len(new), abstained=int(p.abstained.sum()),
-            classes={name: names.count(name) for name in result.classes},
-            confidence_histogram=np.histogram(p.confidence[new], HISTOGRAM, (0, 1))[0].tolist(), accuracy=p.accuracy,
-            alone_accuracy=p.alone_accuracy,
+            name=p.name, rows=len(p.ids), labelled=int(p.known.sum()), abstained=int(p.abstained.sum()),
+            classes={str(name): names.count(str(name)) for name in result.classes},
+            confidence_histogram=np.histogram(p.confidence[~p.known], HISTOGRAM, (0, 1))[0].tolist(), accuracy=p.accuracy,
+            alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy,
         ))  # fmt: skip
     steps = [dict(step=m["step"], direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
                   reveals=_line_reveals(m, result.method)) for m in result.messages]  # fmt: skip
@@ -468,13 +525,26 @@ def report_summary(result: LabelResult, command: str) -> dict[str, Any]:
     note = (
         "Hyperplanes are reproducible, not secret." if xclp.reproducible else "Hyperplanes are secret and differ from run to run."
     )
+    k = result.neighbours if xclp.neighbours else f"auto: {result.neighbours}"
     settings = dict(
-        secure=xclp.hamming.name, bits=xclp.bits, neighbours=result.neighbours, alpha=xclp.alpha, preset=xclp.preset,
-        scale=result.method.scale, impute=result.method.impute, groups=result.method.groups,
+        secure=xclp.hamming.name, bits=xclp.bits, neighbours=k, alpha=xclp.alpha, preset=xclp.preset, scale=result.method.scale,
+        impute=result.method.impute, groups=result.method.groups,
     )  # fmt: skip
-    return dict(parties=parties, classes=list(result.classes), expected=result.expected, settings=settings, seconds=result.seconds,
-                bytes_by_step=steps, protocol=xclp.hamming.name, seed_note=note, warnings=result.warnings, graph=None,
-                version=__version__, command=command)  # fmt: skip
+    return dict(parties=parties, classes=[str(name) for name in result.classes], expected=result.expected, settings=settings,
+                seconds=result.seconds, bytes_by_step=steps, protocol=xclp.hamming.name, seed_note=note, warnings=result.warnings,
+                graph=_picture(result), version=__version__, command=command)  # fmt: skip
+
+
+def _picture(result: LabelResult) -> dict[str, list] | None:
+    """The graph's sample in the plane, coloured by the label a row has now."""
+    if result.graph is None:
+        return None
+    Z = layout.plane(result.graph["coordinates"])
+    at = list(zip(result.graph["party"].tolist(), result.graph["row"].tolist()))
+    labels = [result[i].labels[row] for i, row in at]
+    x, y = ([round(float(v), 3) for v in column] for column in Z.T)
+    classes = [None if _none(label) else str(label) for label in labels]
+    return dict(x=x, y=y, cls=classes, party=[result[i].name for i, _ in at])
 
 
 def _line_reveals(line: dict, method: Label) -> str:

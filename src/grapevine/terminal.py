@@ -46,6 +46,10 @@ class Bar:
             print(f"{self.title}: round {done} of {total} {note}".rstrip(), flush=True)
 
 
+OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row", gaussian="by Gaussian heads together",
+              model="by the model itself")  # fmt: skip
+
+
 class StepBar:
     """The progress of a protocol: its steps, and how many parties have answered the one under way."""
 
@@ -172,26 +176,27 @@ def show_split(split: Any, most: int = 30) -> None:
     )
 
 
-def show_plan(plan: dict, hamming: Any, notes: list[str]) -> None:
+def show_plan(plan: dict, notes: list[str], most: int = 4) -> None:
     """`grapevine label --dry-run`: what would leave each party, what it reveals, and what it costs."""
-    first, entries = next(iter(plan["parties"].items()))
-    table = Table(title=f"What would leave {first} (nothing has been sent)")
-    for name in ("step", "field", "bytes", "reveals"):
-        table.add_column(name, overflow="fold")
-    for e in entries:
-        table.add_row(e["step"], e["field"], size(e["bytes"]), e["reveals"])
+    parties = plan["parties"]
+    kinds = dict.fromkeys((f"{e['step']}: {e['field']}", e["reveals"]) for entries in parties.values() for e in entries)
+    sent = {name: {f"{e['step']}: {e['field']}": e["bytes"] for e in entries} for name, entries in parties.items()}
+    table = Table(title="What would leave each party (nothing has been sent)")
+    table.add_column("step: field", overflow="fold")
+    for name in parties if len(parties) <= most else ("least", "most"):
+        table.add_column(name, justify="right")
+    rows = [(what, [lines.get(what, 0) for lines in sent.values()]) for what, _ in kinds]
+    for what, counts in [*rows, ("in all", [sum(lines.values()) for lines in sent.values()])]:
+        table.add_row(what, *map(size, counts if len(counts) <= most else (min(counts), max(counts))))
     console.print(table)
-    sums = Table(title="All parties")
-    sums.add_column("party")
-    sums.add_column("would send", justify="right")
-    for name, lines in plan["parties"].items():
-        sums.add_row(name, size(sum(e["bytes"] for e in lines)))
-    console.print(sums)
+    console.print("What that reveals:")
+    for what, told in kinds:
+        console.print(f"  {what} — {told}", soft_wrap=True)
     for sentence in plan["learns"]:
         console.print(sentence, soft_wrap=True)
-    console.print(f"If the server and one party collude, they learn {hamming.collusion}.", soft_wrap=True)
+    console.print(f"If the server and one party collude, they learn {plan['collusion']}.", soft_wrap=True)
     minutes = "under a minute" if plan["minutes"] < 1 else f"about {plan['minutes']:.0f} minutes"
-    console.print(f"With --secure {hamming.name}: {minutes} here, about {plan['memory_mb']:.0f} MB of memory.")
+    console.print(f"With --secure {plan['protocol']}: {minutes} on this machine, about {plan['memory_mb']:.0f} MB of memory.")
     for note in [*notes, *([plan["advice"]] if plan["advice"] else [])]:
         console.print(f"Note: {note}", soft_wrap=True)
 
@@ -199,26 +204,33 @@ def show_plan(plan: dict, hamming: Any, notes: list[str]) -> None:
 def show_labels(result: Any, folder: Path, most: int = 30) -> None:
     """The closing table of a label job."""
     measured = result.accuracy is not None
+    others = list(result.other_accuracy) if measured else []
     table = Table(
         title=f"Labels by {result.method.xclp.hamming.name}, {result.method.xclp.bits} bits, {result.neighbours} neighbours"
     )
-    for name in ("party", "rows", "given", "new", "abstained", *(("right", "alone") if measured else ())):
+    for name in ("party", "rows", "given", "new", "abstained", *(("right", *others) if measured else ())):
         table.add_column(name, justify="left" if name == "party" else "right")
     for p in result.parties[:most]:
-        given, abstained = sum(g is not None for g in p.given), int(p.abstained.sum())
+        given, abstained = int(p.known.sum()), int(p.abstained.sum())
         numbers = [len(p.ids), given, len(p.ids) - given - abstained, abstained]
-        table.add_row(p.name, *map(str, numbers), *((percent(p.accuracy), percent(p.alone_accuracy)) if measured else ()))
+        right = [percent(p.accuracy), *(percent(p.other_accuracy.get(name)) for name in others)] if measured else []
+        table.add_row(p.name, *map(str, numbers), *right)
     console.print(table)
     if len(result) > most:
         console.print(f"… and {len(result) - most} more parties.")
     for note in result.warnings:
         console.print(f"Note: {note}", soft_wrap=True)
     if measured:
-        console.print(f"Right together: {percent(result.accuracy)}; each party alone: {percent(result.alone_accuracy)}.")
+        told = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
+        console.print("; ".join([f"Right together: {percent(result.accuracy)}", *told]) + ".", soft_wrap=True)
     if result.expected:
         e = result.expected
-        console.print(f"Expected accuracy: {percent(e['accuracy'])} ({percent(e['low'])} to {percent(e['high'])}), from {e['n']} known "
-                      f"labels that were hidden; each party alone: {percent(e['alone'])}.", soft_wrap=True)  # fmt: skip
+        between = f"{percent(e['low'])} to {percent(e['high'])}"
+        console.print(
+            f"Expected accuracy: {percent(e['accuracy'])} ({between}), from {e['n']} known labels that were hidden; "
+            f"each party alone: {percent(e['alone'])}.",
+            soft_wrap=True,
+        )
         rows = [dict(confidence=f"{b['from']:.1f} to {b['to']:.1f}", hidden_labels=b["n"], right=percent(b["right"] / b["n"]))
                 for b in e["calibration"] if b["n"]]  # fmt: skip
         show_table("How far to trust a confidence", rows)

@@ -302,7 +302,8 @@ class Label(Method):
             self.conclude(client, 0, len(parties))
         reply = {}
         if self.expected:
-            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), k) for i, k in enumerate(self.xclp.candidates)])
+            tried = enumerate(self.xclp.candidates)
+            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), k) for i, k in tried])
             occasion = session.begin(client, "hits", round, attempt, parties)
             secrets = session.agreement(client).pair_secrets(occasion.parties)
             reply = dict(hits=sums.sum_share(client.name, secrets, occasion, values.astype(np.uint64)))

@@ -1,0 +1,177 @@
+"""What leaves a party in the label job, what that reveals and costs: beforehand (`plan`) and as it happens (`logger`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grapevine import wire
+from grapevine.methods.xclp import Label
+
+if TYPE_CHECKING:
+    from grapevine.labelling import Party
+
+SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
+HEADS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
+REVEALS = {
+    "keys.offer": "a public key, signed by this party's identity",
+    "keys.prelude": "public values of the base oblivious transfers; nothing about the rows",
+    "keys.rows": "how many rows this party has",
+    "keys.features": "how many features a row has",
+    "keys.labels": "how many rows are labelled",
+    "keys.classes": "the names of the classes this party knows",
+    "meet.letters": "to the server nothing: sealed for one other party each",
+    "meet.prelude": "public values of the base oblivious transfers; nothing about the rows",
+    "share.own": "the Hamming distances among this party's own rows: how near its rows are to each other",
+    "share.labelled": "which rows are labelled, not their labels",
+    "share.blank": "which rows are zero after scaling",
+    "xclp.hamming.evaluate.answers": "to the server nothing: under another party's key; to that party nothing: masked",
+    "xclp.hamming.evaluate.shares": SHARE,
+    "xclp.hamming.open.shares": SHARE,
+    "xclp.hamming.transfer.chunks": "to the server and the receiver nothing but what they chose: masked",
+    "xclp.hamming.transfer.shares": SHARE,
+    "xclp.hamming.receive.requests": "nothing: masked choices",
+    "xclp.hamming.receive.shares": SHARE,
+    "spread.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
+    "spread_again.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
+    "receive.hits": "alone nothing: masked; all parties' together say how many hidden labels were found again",
+    "gaussian.keys.offer": "a public key, signed by this party's identity",
+    "gaussian.keys.features": "how many features a row has",
+    "gaussian.keys.classes": "the names of the classes this party knows",
+    "gaussian.meet.moments": HEADS,
+    "gaussian.moments.moments": HEADS,
+}
+FIRST = {
+    "psm": "alone nothing: masked with a seed the server lacks; with the others', Hamming distances between rows of two parties",
+    "mlwe": "nothing: lattice ciphertexts of this party's hash bits",
+    "paillier": "nothing: Paillier ciphertexts of this party's hash bits",
+    "ot": "nothing: masked choices",
+    "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
+}
+HOUR = 60  # minutes
+
+
+def reveals(step: str, name: str, method: Label) -> str:
+    """What a field of a party's reply tells others."""
+    protocol = method.xclp.hamming.name
+    if (step, name) == ("share", "first"):
+        return FIRST[protocol]
+    if name == "prelude" and protocol != "ot":
+        return "nothing: empty"
+    if name == "moments" and not step.startswith("gaussian."):
+        return moments(method)
+    return REVEALS[f"{step}.{name}"]
+
+
+def moments(method: Label) -> str:
+    """What the pooled moments tell, by what is summed."""
+    sums = ["pooled counts, means and variances of the features"] if method.scale == "standard" or method.impute else []
+    sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
+    return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
+
+
+def logger(lines: dict[str, list[dict]], method: Label, prefix: str = "") -> Callable[[str, Any, dict], None]:
+    """Writes down what leaves a party, as it leaves."""
+
+    def log(step: str, party: Any, reply: dict) -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        for name, kind, shape, size in wire.fields(reply):
+            digest = wire.digest(wire.encode({name: reply[name]}))
+            lines[party].append(dict(time=now, step=prefix + step, peer="server", field=name, type=kind, shape=shape, bytes=size,
+                                     hash=digest, reveals=reveals(prefix + step, name, method)))  # fmt: skip
+
+    return log
+
+
+def learns(method: Label, parties: int) -> list[str]:
+    """Who knows what at the end, if nobody colludes."""
+    server = "The server learns how many rows each party has, which of them are labelled, the names of the classes, and the "
+    server += "Hamming distances between all rows: how alike any two are, whoever holds them."
+    party = "A party learns the names of all classes, how many rows the others have, and through its columns of S which rows of "
+    party += "others lie near its own labelled ones."
+    out = [server, party]
+    if method.scale == "standard" or method.impute:
+        both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
+        out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
+    if method.expected:
+        out.append("Everybody learns how many hidden labels were found again, over all parties.")
+    if method.xclp.hamming.name == "plain":
+        out.append("With plain the server also learns every party's hash bits: there is no protection.")
+    return out
+
+
+def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
+    """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
+    classes = len({name for party in parties for name in party.classes})
+    per_party, seconds, largest = {}, 0.0, 0.0
+    for i in range(method.groups):
+        lines, cost, memory = _group(sorted(parties, key=lambda p: p.name)[i :: method.groups], method, classes)
+        per_party.update(lines)
+        seconds, largest = seconds + cost, max(largest, memory)
+    if baselines:
+        size = 32 * _gaussian_numbers(parties[0].x.shape[1], classes)
+        for party in parties:
+            per_party[party.name].append(dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS))
+    minutes = seconds / workers / 60
+    out = {party.name: per_party[party.name] for party in parties}
+    advice = _advice(parties, method, minutes) if minutes > HOUR else None
+    return dict(parties=out, minutes=minutes, memory_mb=largest / 2**20, advice=advice, learns=learns(method, len(parties)),
+                collusion=method.xclp.hamming.collusion, protocol=method.xclp.hamming.name)  # fmt: skip
+
+
+def _advice(parties: Sequence[Party], method: Label, minutes: float) -> str:
+    """What would bring a long job down."""
+    ways = []
+    most = len(parties) // 3  # a group of fewer than three has no sum worth the name
+    if most > method.groups:
+        ways.append(f"--groups {max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))}")
+    if method.xclp.hamming.name != "psm":
+        ways.append("--secure psm (if the server and no party collude)")
+    if method.xclp.bits > 1024:
+        ways.append("--bits 1024")
+    return f"that is {minutes / 60:.1f} hours: {' or '.join(ways) or 'fewer rows'} would take less."
+
+
+def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[str, list[dict]], float, float]:
+    hamming, L, K = method.xclp.hamming, method.xclp.bits, len(method.xclp.candidates)
+    sizes = [len(party.x) for party in group]
+    n, d = sum(sizes), group[0].x.shape[1]
+    solves = 2 if method.expected else 1
+    pooled = 32 * (3 * d * (method.scale == "standard" or method.impute) + classes * (method.xclp.preset == "code"))
+    lines, seconds, held = {}, 2.0, 0.0
+    for i, party in enumerate(group):
+        others = sizes[:i] + sizes[i + 1 :]
+        pair = [hamming.bytes_per_pair(sizes[i], m, L) for m in others]
+        # Of a pair each side sends about half of what passes between the two; in `mlwe` and `paillier` roles are dealt evenly.
+        once, between = max(p["once"] for p in pair), sum(p["pair"] for p in pair) // 2
+        shares = sum(p["server"] for p in pair) // 2
+        labels = sum(label is not None for label in party.labels)
+        entries = [
+            ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
+            ("meet", "letters", 120 * len(others), REVEALS["meet.letters"]),
+            ("meet", "moments", pooled, moments(method)),
+            ("share", "first", once + (shares if hamming.name == "psm" else 0), FIRST[hamming.name]),
+            ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['share.own']}; which are labelled"),
+            ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
+            ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
+            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, REVEALS["spread.rows"]),
+            ("receive", "hits", (3 + 2 * 10) * 8 * K if method.expected else 0, REVEALS["receive.hits"]),
+        ]
+        lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
+        costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
+        seconds += max(c["once"] for c in costs) + sum(c["pair"] for c in costs) / 2
+        held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels * K + 16.0 * n * classes * solves * K
+    # The columns of S by conjugate gradients, about 25 steps of each: all labelled rows, all candidates.
+    labelled = sum(label is not None for party in group for label in party.labels)
+    seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * labelled * K
+    return lines, seconds, held + 450 * 2**20
+
+
+def _gaussian_numbers(d: int, classes: int) -> int:
+    from grapevine.baselines import kind_for
+
+    second = d * (d + 1) // 2 if kind_for(d) == "lda" else classes * d
+    return classes + classes * d + second
