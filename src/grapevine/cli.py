@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,14 @@ def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--abstain", default=0.0, metavar="CONFIDENCE", help="Below this confidence a row gets no label.")
 @click.option("--groups", default=1, metavar="N", help="Label in N separate groups of parties: cheaper, less exact.")
 @click.option("--preset", default="paper", type=click.Choice(["paper", "code"]), help="The paper's text, or its authors' code.")
+@click.option("--baselines", is_flag=True, help="Also label by Gaussian heads and by the nearest own labelled row, to compare.")
 @click.option("--seed", type=int, help="Repeats exactly; hyperplanes are then not secret.")
 @click.option("--workers", default=min(2, os.cpu_count() or 1), help="Parties computed side by side; never changes the result.")
 @click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
 @click.option("--out", metavar="DIR", help="A new folder for the results.")
 def label(parties: tuple[str, ...], label_column: str | None, id_column: str | None, features: str | None, truth: str | None,
-          embed: str | None, impute: bool, abstain: float, workers: int, dry_run: bool, out: str | None, seed: int | None,
-          **settings: Any) -> None:  # fmt: skip
+          embed: str | None, impute: bool, abstain: float, baselines: bool, workers: int, dry_run: bool, out: str | None,
+          seed: int | None, **settings: Any) -> None:  # fmt: skip
     """Labels for every party's own rows, in one shot, nobody's rows moved (XCLP).
 
     Each PARTY is a CSV, Parquet or NPZ file, or with --embed a folder of images. Here all parties are on this machine, and the
@@ -161,28 +163,34 @@ def label(parties: tuple[str, ...], label_column: str | None, id_column: str | N
     from grapevine.terminal import StepBar, show_labels, show_plan
 
     if not dry_run:
-        require_new(out)
+        job.require_new(out)
     columns = [name.strip() for name in features.split(",")] if features else None
     read = read_parties(parties, label_column, id_column, columns, truth, impute, embed)
     method = job.make_method(impute=impute, expected=True, seed=seed, **settings)
     notes = job.check(read, method, abstain)
     if dry_run:
-        show_plan(job.plan(read, method, workers), method.xclp.hamming, notes)
+        show_plan(job.plan(read, method, workers, baselines), notes)
         return
     if seed is not None:
         click.echo("Hyperplanes are reproducible, not secret.")
-    with StepBar("label") as bar:
-        result = job.run(read, method, seed, workers, abstain, bar)
-    job.write(Path(out), result, command_line())
+    if method.xclp.hamming.name == "plain":
+        click.echo("plain: no protection, the server sees every party's hash bits.")
+    with stopped("nothing was written"), StepBar("label") as bar:
+        result = job.run(read, method, seed, workers, abstain, bar, baselines)
+        job.write(Path(out), result, command_line())
     show_labels(result, Path(out))
 
 
-def require_new(out: str | None) -> None:
-    """Before anything is read or computed."""
-    if not out:
-        raise Mistake("where should the results go? Say --out DIR, a new folder.")
-    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        raise Mistake(f"{out} exists and is not empty: take another --out.")
+@contextmanager
+def stopped(sentence: str) -> Iterator[None]:
+    """Ctrl-C ends the command at once. Parties that are in the middle of a computation are threads, and would finish it first."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nStopped: {sentence}.", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
 
 
 def command_line() -> str:
@@ -394,7 +402,7 @@ def demo(out: str | None) -> None:
     from grapevine.terminal import StepBar, show_labels
 
     if out:
-        require_new(out)
+        job.require_new(out)
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
     parties = digits_parties(10)
     rows, known = sum(len(p.ids) for p in parties), sum(label is not None for p in parties for label in p.labels)
@@ -402,7 +410,7 @@ def demo(out: str | None) -> None:
         f"{len(parties)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row."
     )
     method = job.make_method("mlwe", 1024, 10, 0.99, "standard", False, 1, "paper", True, None)
-    with StepBar("label") as bar:
+    with stopped("nothing was written"), StepBar("label") as bar:
         result = job.run(parties, method, None, min(2, os.cpu_count() or 1), 0.0, bar)
-    job.write(folder, result, command_line())
+        job.write(folder, result, command_line())
     show_labels(result, folder)
