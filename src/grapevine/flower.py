@@ -64,9 +64,9 @@ def environment(home: str | Path) -> dict[str, str]:
         FLWR_TELEMETRY_ENABLED="0",
         FLWR_DISABLE_UPDATE_CHECK="1",
         FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
-        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.05",  # a second by default: how long a message waits for its process
+        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.25",  # a second by default: how long a message waits for its process
         RAY_USAGE_STATS_ENABLED="0",
-        PATH=os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        PATH=os.pathsep.join([str(Path(home).resolve() / "bin"), scripts, os.environ.get("PATH", os.defpath)]),
     )
 
 
@@ -240,16 +240,22 @@ client_app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """One step. Whatever goes wrong, the server learns no more than the kind of the error."""
     folder = Path(context.node_config["party-folder"])
+    began = time.perf_counter()
     step, round = "", -1
     try:
         request = unpack(message.content, LIMIT_BYTES)
         step, round = request["step"], request["round"]
-        reply = dict(step=step, round=round, reply=_run(folder, request, context))
-        return Message(pack(reply), reply_to=message)
+        reply = pack(dict(step=step, round=round, reply=_run(folder, request, context)))
+        _log(folder, f"step {step}, round {round}: {time.perf_counter() - began:.2f} s")
     except Exception as error:
-        with open(folder / "log.txt", "a") as log:
-            log.write(f"{_now()} step {step!r}, round {round}\n{traceback.format_exc()}\n")
-        return Message(pack(dict(step=step, round=round, error=type(error).__name__)), reply_to=message)
+        _log(folder, f"step {step}, round {round}: {traceback.format_exc()}")
+        reply = pack(dict(step=step, round=round, error=type(error).__name__))
+    return Message(reply, reply_to=message)
+
+
+def _log(folder: Path, text: str) -> None:
+    with open(folder / "log.txt", "a") as file:
+        file.write(f"{_now()} {text}\n")
 
 
 def _run(folder: Path, request: dict, context: Context) -> dict:
