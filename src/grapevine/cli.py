@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from grapevine import __version__
+from grapevine import __version__, cli_parties
 from grapevine.errors import Mistake
 
 LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
@@ -389,11 +389,13 @@ def data_get(name: str, data_dir: str | None) -> None:
 
 @main.command()
 @click.option("--out", metavar="DIR", help="Keep the results [a temporary folder].")
-def demo(out: str | None) -> None:
+@click.option("--parties", type=int, metavar="N", help="A host and N parties as processes of their own, over TLS.")
+def demo(out: str | None, parties: int | None) -> None:
     """Ten parties label their handwritten digits together, with lattice encryption, in under a minute.
 
     \b
     grapevine demo
+    grapevine demo --parties 3
     """
     import tempfile
 
@@ -403,14 +405,22 @@ def demo(out: str | None) -> None:
 
     if out:
         job.require_new(out)
+    if parties is not None:
+        from grapevine.demo_parties import demo_parties
+
+        return demo_parties(parties, out)
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
-    parties = digits_parties(10)
-    rows, known = sum(len(p.ids) for p in parties), sum(label is not None for p in parties for label in p.labels)
-    click.echo(
-        f"{len(parties)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row."
-    )
+    read = digits_parties(10)
+    rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
+    click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
     method = job.make_method("mlwe", 1024, 10, 0.99, "standard", False, 1, "paper", True, None)
     with stopped("nothing was written"), StepBar("label") as bar:
-        result = job.run(parties, method, None, min(2, os.cpu_count() or 1), 0.0, bar)
+        result = job.run(read, method, None, min(2, os.cpu_count() or 1), 0.0, bar)
         job.write(folder, result, command_line())
     show_labels(result, folder)
+
+
+# ---------------------------------------------------------------- real parties
+
+for command in (cli_parties.host, cli_parties.join, cli_parties.doctor):
+    main.add_command(command)

@@ -24,6 +24,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,10 +192,16 @@ class HostSetup:
 
     folder: Path
     table: dict[str, Any]
-    method: Method
     hash: str
     seed: int
-    models: ModelSource | None
+
+    @cached_property
+    def method(self) -> Method:
+        return agreed_method(self.table)
+
+    @cached_property
+    def models(self) -> ModelSource | None:
+        return model_source(self.table, self.method, self.seed)
 
     @property
     def parties(self) -> list[str]:
@@ -260,8 +267,7 @@ def load_host(folder: str | Path) -> HostSetup:
             path.write_text(f"{secrets.randbits(62)}\n")
             os.chmod(path, 0o600)
         seed = int(path.read_text())
-    method = agreed_method(table)
-    return HostSetup(folder, table, method, settings_hash(table), seed, model_source(table, method, seed))
+    return HostSetup(folder, table, settings_hash(table), seed)
 
 
 # ---------------------------------------------------------------- a party's folder

@@ -73,12 +73,13 @@ class _Job:
     def __init__(self, setup: HostSetup, registry: Registry, superlink: SuperLink, show: Show, say: Callable[[str], None]):
         self.setup, self.registry, self.superlink, self.show, self.say = setup, registry, superlink, show, say
         self.folder, self.times = setup.folder, setup.table["timeouts"]
+        self.registered: set[str] = set()
 
     def run(self) -> dict[str, Any]:
         names = self._closed() or self._gather()
         roster = self.registry.roster()
-        for name in names:
-            self.superlink.register(name, roster[name]["node_key"])
+        self._register(roster)  # before the parties are told to connect
+        self.registry.close(names)
         self._confirm({name: roster[name]["identity"] for name in names})
         result = self._run()
         self.registry.turn("done")
@@ -92,7 +93,6 @@ class _Job:
         """Those who take part, if the roster was closed before this host was started."""
         names = sorted(name for name, entry in self.registry.roster().items() if entry.get("in"))
         if names:
-            self.registry.close(names)
             self.say(f"Going on with {', '.join(names)}.")
         return names
 
@@ -111,9 +111,16 @@ class _Job:
                     f"{len(here)} of {len(wanted)} parties came within {self.times['join']:.0f} s, and {self.setup.quorum} are "
                     f"needed: {', '.join(missing)} must `grapevine join`, then start the host again."
                 )
+            self._register(self.registry.roster())
             self._tick(f"waiting for {', '.join(missing)}")
-        self.registry.close(here)
         return here
+
+    def _register(self, roster: dict[str, dict[str, Any]]) -> None:
+        """Let the nodes of all who have joined in, each key once."""
+        for name, entry in roster.items():
+            if entry["node_key"] not in self.registered:
+                self.superlink.register(name, entry["node_key"])
+                self.registered.add(entry["node_key"])
 
     def _confirm(self, roster: dict[str, str]) -> None:
         digest, until = roster_digest(roster), time.monotonic() + self.times["confirm"]
@@ -132,7 +139,7 @@ class _Job:
                     return
                 raise Mistake(
                     f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times['confirm']:.0f} s, "
-                    f"and {self.setup.quorum} are needed: {', '.join(missing)} must `grapevine join` again, then start the host again."
+                    f"and {self.setup.quorum} are needed: {', '.join(missing)} must join again, then start the host again."
                 )
             self._tick(f"waiting for {', '.join(missing)} to confirm the fingerprints")
 

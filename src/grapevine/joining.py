@@ -1,5 +1,5 @@
 """`grapevine join`: from an invitation to labels. Look at what is asked, agree, make keys, wait for the others, confirm who they
-are, work, take the results, leave. Private keys never leave the party's folder, and nothing leaves it before the party has agreed.
+are, work, take the results, leave. Private keys never leave the party's folder, and nothing leaves it before the party agrees.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from grapevine.labelling import Party
 
 TICK = 1.0
+PATIENCE_SECONDS = 60  # for a host that is not there yet
 AWAY_SECONDS = 900  # a host that is not there for so long is given up
 RESTARTS = 5  # of a SuperNode that ends by itself
 
@@ -81,8 +82,21 @@ def look(token: Token) -> tuple[HostLink, dict[str, Any]]:
     return link, told
 
 
+def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
+    """The host may be started a little later than the parties."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except Unreachable as problem:
+            if time.monotonic() > until:
+                raise
+            talk.line(f"waiting for the host: {problem}")
+            time.sleep(TICK)
+
+
 def _enrol(folder: Path, token: Token, data: str | None, label: str | None, id: str | None, talk: Talk) -> dict[str, Any]:
-    link, told = look(token)
+    link, told = _patiently(lambda: look(token), talk)
     table = told["agreed"]
     method = agreed_method(table)
     if data is None:
@@ -113,7 +127,7 @@ def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
         raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
     identity = Identity.load(folder / "identity.pem")
     if token and token.text() != party["token"]:  # the host has invited anew: the same keys once more
-        link, told = look(token)
+        link, told = _patiently(lambda: look(token), talk)
         if told["hash"] != party["hash"]:
             raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
         link.call("enrol", node_key=make_node_key(folder), identity=identity.public.hex())
@@ -299,7 +313,8 @@ def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:
             if now is not None and now != before:
                 raise Mistake(
                     f"the key of {name} has changed from {fingerprint(bytes.fromhex(before))} to "
-                    f"{fingerprint(bytes.fromhex(now))}: ask {name} in person, and if the new one is theirs, take [{name}] out of {path} and join again."
+                    f"{fingerprint(bytes.fromhex(now))}: ask {name} in person, and if the new one is theirs, take [{name}] "
+                    f"out of {path} and join again."
                 )
             pinned[name] = before
     return pinned

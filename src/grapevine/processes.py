@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from grapevine import warm
 from grapevine.errors import Mistake
 
 START_SECONDS = 90  # for the SuperLink to listen; it imports a lot, and the machine may be busy
@@ -100,7 +101,8 @@ def start(command: Sequence[str], env: dict[str, str], log: Path) -> subprocess.
     with open(log, "ab") as out:
         watcher = [sys.executable, "-m", "grapevine.processes", *command]
         # A session of its own: Ctrl-C in the terminal is the starter's to handle.
-        return subprocess.Popen(watcher, env=env, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True)
+        return subprocess.Popen(watcher, env=env, cwd=log.parent, stdin=subprocess.PIPE, stdout=out, stderr=out,
+                                start_new_session=True)  # fmt: skip
 
 
 def stop(process: subprocess.Popen | None) -> None:
@@ -176,9 +178,11 @@ class SuperLink:
     def start(self) -> SuperLink:
         where = self.folder
         self._process = start(
-            ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--disable-runtime-dependency-installation",
-             "--ssl-ca-certfile", str(where / "ca.crt"), "--ssl-certfile", str(where / "server.pem"), "--ssl-keyfile",
-             str(where / "server.key"), "--enable-supernode-auth"],
+            warm.command(
+                "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation", "--ssl-ca-certfile", str(where / "ca.crt"), "--ssl-certfile",
+                str(where / "server.pem"), "--ssl-keyfile", str(where / "server.key"),
+            ),
             self.env, self.log,
         )  # fmt: skip
         config = f'[superlink]\ndefault = "host"\n[superlink.host]\naddress = "127.0.0.1:{self.port}"\n'
@@ -230,7 +234,7 @@ class SuperLink:
     def _command(self, *words: str) -> dict[str, Any]:
         try:
             done = subprocess.run(["flwr", *words, "--format", "json"], env=self.env, capture_output=True, text=True,
-                                  timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL)  # fmt: skip
+                                  timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL, cwd=self.log.parent)  # fmt: skip
         except subprocess.TimeoutExpired:
             raise Mistake(f"`flwr {words[0]}` took longer than {COMMAND_SECONDS} s: is the machine overloaded?") from None
         try:
@@ -259,9 +263,11 @@ class SuperNode:
     def start(self) -> SuperNode:
         where = self.folder
         self._process = start(
-            ["flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
-             "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
-             "--node-config", f"party-folder={json.dumps(str(where))}"],
+            warm.command(
+                "flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
+                "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
+                "--node-config", f"party-folder={json.dumps(str(where))}",
+            ),
             self.env, self.log,
         )  # fmt: skip
         return self
