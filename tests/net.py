@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,28 +39,33 @@ class Net:
 
     def __init__(self, folder: Path, parties: list, timeout: float = 120.0, **settings):
         self.folder, self.names = folder, [party.name for party in parties]
-        table = dict(AGREED, parties=self.names, timeouts=dict(step=timeout, online=START_SECONDS), **settings)
         self.host = folder / "host"
         self.host.mkdir(parents=True)
-        federation.write_toml(self.host / "federation.toml", table)
         credentials.make_certificates(self.host, "test", ["127.0.0.1"])
         identities = {name: Identity.generate() for name in self.names}
         for party in parties:
-            self._write_party(party, table, identities)
+            own = folder / party.name
+            own.mkdir()
+            federation.save_rows(own, party)
+            federation.write_toml(own / "pinned.toml", {n: dict(identity=i.public.hex()) for n, i in identities.items()})
+            identities[party.name].save(own / "identity.pem")
+            credentials.make_node_key(own)
         roster = {name: dict(node_key=(folder / name / "node.pub").read_text().strip()) for name in self.names}
         federation.write_toml(self.host / "roster.toml", roster)
+        self.agree(timeout, **settings)
         self.port, self.processes = free_port(), {}
 
-    def _write_party(self, party, table: dict, identities: dict) -> None:
-        folder = self.folder / party.name
-        folder.mkdir()
+    def agree(self, timeout: float = 120.0, **settings) -> None:
+        """All parties agree on these settings: a new job, between the same nodes."""
+        table = {**AGREED, **settings, "parties": self.names, "timeouts": dict(step=timeout, online=START_SECONDS)}
+        federation.write_toml(self.host / "federation.toml", table)
         agreed = federation.agreed(table)
-        about = dict(name=party.name, agreed=agreed, hash=federation.settings_hash(agreed), seed=table["seed"])
-        federation.write_toml(folder / "party.toml", about)
-        federation.write_toml(folder / "pinned.toml", {n: dict(identity=i.public.hex()) for n, i in identities.items()})
-        federation.save_rows(folder, party)
-        identities[party.name].save(folder / "identity.pem")
-        credentials.make_node_key(folder)
+        for name in self.names:
+            about = dict(name=name, agreed=agreed, hash=federation.settings_hash(agreed), seed=table["seed"])
+            federation.write_toml(self.folder / name / "party.toml", about)
+        for left in ("checkpoint", "results"):
+            shutil.rmtree(self.host / left, ignore_errors=True)
+        (self.host / "progress.jsonl").unlink(missing_ok=True)
 
     # ------------------------------------------------------------ processes
 
@@ -93,7 +99,7 @@ class Net:
                     str(host / "server.key"), "--enable-supernode-auth", "--disable-runtime-dependency-installation")  # fmt: skip
         config = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = "{host / "ca.crt"}"\n'
         (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n{config}')
-        self._until(self._listens, START_SECONDS, "the SuperLink to listen")
+        self.until(self._listens, START_SECONDS, "the SuperLink to listen")
 
     def _listens(self) -> bool:
         try:
@@ -128,7 +134,7 @@ class Net:
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
-    def _until(self, true, seconds: float, what: str) -> None:
+    def until(self, true, seconds: float, what: str) -> None:
         until = time.monotonic() + seconds
         while not true():
             if time.monotonic() > until:
@@ -148,7 +154,7 @@ class Net:
 
     def result(self, seconds: float = 280.0) -> dict:
         results = [self.host / "results" / "result.json", self.host / "results" / "failed.json"]
-        self._until(lambda: any(path.exists() for path in results), seconds, "the job")
+        self.until(lambda: any(path.exists() for path in results), seconds, "the job")
         return json.loads(next(path for path in results if path.exists()).read_text())
 
     def progress(self) -> list[dict]:

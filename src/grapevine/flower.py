@@ -14,16 +14,19 @@ import os
 import sysconfig
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-
 from grapevine.errors import Mistake
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of Flower's own dependencies
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
 
 if TYPE_CHECKING:
     from grapevine.core import Method
@@ -187,10 +190,10 @@ class GridTransport:
 
 def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = WAIT) -> dict[str, int]:
     """Names to node ids, by the key each node proved to hold. Waits for all, and after `wait` s is content with `quorum`."""
-    wanted = {_key_bytes(text.encode()): name for name, text in keys.items()}
+    wanted = {_known(text.encode()): name for name, text in keys.items()}
     until = time.monotonic() + wait
     while True:
-        online = {_key_bytes(node.public_key): node.node_id for node in grid.get_nodes()}
+        online = {_known(node.public_key): node.node_id for node in grid.get_nodes()}
         found = {name: online[key] for key, name in wanted.items() if key in online}
         if len(found) == len(keys) or time.monotonic() > until:
             break
@@ -203,12 +206,15 @@ def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = W
     return dict(sorted(found.items()))
 
 
-def _key_bytes(key: bytes) -> bytes:
-    """A public key in one form, whether it came as OpenSSH or as PEM."""
+def _known(key: bytes) -> bytes:
+    """A public key in one form, whether it came as OpenSSH or as PEM; as it is if it is neither."""
     from cryptography.hazmat.primitives import serialization as s
 
-    load = s.load_ssh_public_key if key.startswith(b"ecdsa") else s.load_pem_public_key
-    return load(key).public_bytes(s.Encoding.DER, s.PublicFormat.SubjectPublicKeyInfo)
+    try:
+        public = s.load_ssh_public_key(key) if key.startswith(b"ecdsa-") else s.load_pem_public_key(key)
+    except ValueError:
+        return key
+    return public.public_bytes(s.Encoding.DER, s.PublicFormat.SubjectPublicKeyInfo)
 
 
 server_app = ServerApp()
