@@ -50,6 +50,10 @@ def test_sharpen_holds_at_the_ends():
         semi.sharpen(p, 0)
 
 
+def test_sharpen_has_a_gradient():
+    check_gradient(lambda z: semi.sharpen(z.softmax(1), 0.5), randn(3, 4))
+
+
 def test_pseudo_labels_of_logits_and_of_probabilities():
     logits = torch.tensor([[2.0, 0.0], [0.0, 0.1], [-5.0, 1.0]])
     labels, mask, confidence = semi.pseudo_labels(logits, 0.6)

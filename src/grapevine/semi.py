@@ -226,7 +226,10 @@ def prototype_logits(features: Tensor, prototypes: Tensor, squared: bool | str =
 
 
 def gradient_diversity(updates: Sequence[Weights]) -> float:
-    """Σ‖g_k‖² / ‖Σ g_k‖² (Yin et al. 2018): 1/m if all m agree, 1 if they are at right angles, ∞ if they cancel."""
+    """Σ‖g_k‖² / ‖Σ g_k‖² (Yin et al. 2018): 1/m if all m agree, 1 if they are at right angles, ∞ if they cancel.
+
+    Whole numbers are left out; statistics of batch normalisation are not: give it the parameters.
+    """
     if not updates:
         return math.nan
     alone = together = 0.0
