@@ -25,6 +25,7 @@ TABLE = {
     "server-only": ("alone", "ServerOnly"),
     "xclp": ("fedavg_xclp", "XCLP"),
     "protofssl": ("protofssl", "ProtoFSSL"),
+    "mp-ssfl": ("mp_ssfl", "MPSSFL"),
     "perclient-lp": ("network", "PerClientLP"),
     "network": ("network", "NetworkLabels"),
     "fedsem": ("network", "FedSem"),

@@ -1,0 +1,142 @@
+"""MP-SSFL. Aladwani, Anagnostopoulos: "Semi-Supervised Federated Learning over Relevant Heterogeneous Data", 2024, Algorithm 1:
+a classifier that the server trains on its own labelled rows decides, at each client, which labels to keep, which to replace, and
+which rows do not belong to the task; then FedAvg trains on what is relevant.
+
+Decisions where the paper is silent: the loss is the cross-entropy of the server's model against the client's label; a label that
+the server does not know has an infinite loss; unlabelled rows are decided by confidence alone; Υ is at most ln 2, so that "loss
+low and confidence high" always means that both agree, and keeping y (case 3) or writing ŷ (line 6) is the same; averages are
+uniform; the model of the task starts anew, not from the classifier.
+Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.data.rows import Rows
+from grapevine.errors import Mistake
+from grapevine.learn import average, fit
+from grapevine.models import Network
+
+KEPT, MENDED, ASIDE = 0, 1, 2
+ACTIONS = ("kept", "mended", "set aside")
+
+
+def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four cases of Table 1: (label, action, loss, confidence) per row, from class probabilities and labels (−1: none).
+
+    `p` is 0 for a class that the server does not know, so a label of that class has an infinite loss.
+    """
+    confidence, guess = p.max(1)
+    known = y >= 0
+    loss = torch.where(known, -p.gather(1, y.clamp(min=0)[:, None])[:, 0].log(), torch.nan)
+    sure = confidence >= tau
+    high = known & (loss > upsilon)
+    action = torch.where(~sure, ASIDE, torch.where(known & ~high, KEPT, MENDED))  # cases 2 and 4; 3; 1 and unlabelled
+    label = torch.where(action == MENDED, guess, y)
+    return label, action, loss, confidence
+
+
+def check_thresholds(name: str, tau: float, upsilon: float) -> None:
+    if not 0.5 <= tau <= 1:
+        raise Mistake(f"{name}: tau={tau:g} is outside 0.5 to 1: from this confidence a prediction counts, as in tau=0.95.")
+    if not 0 < upsilon <= math.log(2):
+        raise Mistake(f"{name}: upsilon={upsilon:g} is outside 0 to ln 2 = 0.693: above it, a label could be called right that the "
+                      "server's model gives less than half.")  # fmt: skip
+
+
+@torch.no_grad()
+def probabilities(model: Network, rows: Rows, known: Tensor, batch: int = 500) -> Tensor:
+    """Class probabilities of rows, among the classes that the server knows."""
+    model.eval()
+    out = [torch.empty(0, len(known))]
+    for at in torch.arange(len(rows)).split(batch) if len(rows) else ():
+        logits = model(rows.inputs(at)).cpu().masked_fill(~known, -math.inf)
+        out.append(torch.softmax(logits, 1))
+    return torch.cat(out)
+
+
+def train_classifier(server: Server, lr: float, epochs: int, batch: int) -> tuple[dict, Tensor]:
+    """Stage 1: the classifier's weights from the server's rows, and which classes it has seen."""
+    model = server.model()
+    fit(model, server.data, lr, epochs, server.rng("classifier"), batch)
+    known = torch.bincount(server.data.y, minlength=len(server.classes)) > 0
+    return model.state(), known
+
+
+@dataclass(frozen=True)
+class MPSSFL(Method):
+    """FedAvg on rows whose labels the server's classifier has kept or mended; rows off the task are set aside."""
+
+    name = "mp-ssfl"
+    title = "MP-SSFL: labels kept, mended or set aside by the server's classifier (Aladwani et al. 2024)"
+    takes = frozenset({"server", "both"})
+
+    tau: float = param(0.95, "τ", "confidence from which a prediction counts")
+    upsilon: float = param(0.5, "Υ", "loss up to which a client's label is acceptable; at most ln 2")
+    server_epochs: int = param(30, "", "passes over the server's rows for the classifier")
+    server_batch: int = param(10, "", "batch size at the server")
+    server_lr: float = param(0.05, "", "learning rate at the server")
+    lr: float = param(0.1, "η", "learning rate of the clients")
+    epochs: int = param(5, "E", "passes per round over the relevant rows")
+    batch: int = param(50, "B", "batch size of the clients")
+    mend: bool = param(True, "", "false: rows with a wrong label are set aside rather than mended")
+    counts: bool = param(False, "", "clients tell how many rows they kept, mended and set aside")
+
+    def check(self, server: Server) -> None:
+        check_thresholds(self.name, self.tau, self.upsilon)
+        if server.data is None or len(server.data.y.unique()) < 2:
+            raise Mistake("mp-ssfl: the server's rows must be of two classes at least: say --labels server:500,clients:all.")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def decide(self, client: Client, classifier: dict, known: Tensor) -> dict:
+        """Steps 2 and 3 (lines 1–15): every row's label and whether it is relevant, kept here."""
+        data, model = client.data, client.model(classifier)
+        p = torch.cat([probabilities(model, rows, known) for rows in (data.labelled, data.unlabelled)])
+        y = torch.cat([data.labelled.y, data.unlabelled.y])
+        label, action, _, _ = decide(p, y, self.tau, self.upsilon)
+        if not self.mend:
+            action = torch.where((action == MENDED) & (y >= 0), ASIDE, action)
+        client.memory["decided"] = dict(label=label, action=action)
+        client.judge(torch.where(action == ASIDE, -1, label)[len(data.labelled) :])
+        n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
+        return dict(counts=n) if self.counts else {}
+
+    @step
+    def train(self, client: Client, weights: dict, round: int) -> dict:
+        """FedAvg's ClientUpdate on the relevant rows (equation 10)."""
+        rows = self.relevant(client)
+        model = client.model(weights)
+        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch)
+        return dict(weights=model.state(), n=int(len(rows) > 0))
+
+    def relevant(self, client: Client) -> Rows:
+        data = client.data
+        found = client.memory.get("decided")
+        if found is None:  # the client missed the decision: nothing is known to be relevant
+            return data.labelled.take(torch.empty(0, dtype=torch.int64))
+        index = torch.cat([data.labelled.index, data.unlabelled.index])
+        all_rows = Rows(data.labelled.x, index, found["label"], data.labelled.scale, data.labelled.device, data.labelled.mirror)
+        return all_rows.take(torch.nonzero(found["action"] != ASIDE).flatten())
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        """Stage 1 at the server, and one pass of decisions at every client."""
+        classifier, known = train_classifier(server, self.server_lr, self.server_epochs, self.server_batch)
+        replies = server.ask(self.decide, classifier=classifier, known=known)
+        if self.counts:
+            server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
+        return dict(weights=server.model().state(), round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        chosen = server.sample(state["round"])
+        replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
+        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
