@@ -46,7 +46,7 @@ def check_thresholds(name: str, tau: float, upsilon: float) -> None:
     if not 0.5 <= tau <= 1:
         raise Mistake(f"{name}: tau={tau:g} is outside 0.5 to 1: from this confidence a prediction counts, as in tau=0.95.")
     if not 0 < upsilon <= math.log(2):
-        raise Mistake(f"{name}: upsilon={upsilon:g} is outside 0 to ln 2 = 0.693: above it, a label could be called right that the "
+        raise Mistake(f"{name}: upsilon={upsilon:g} is outside 0 to ln 2 = 0.693: above, a label could be called right that the "
                       "server's model gives less than half.")  # fmt: skip
 
 
