@@ -202,7 +202,7 @@ def statistics(moments: np.ndarray, C: int, d: int, kind: str, standardise: bool
     nothing = ROUNDING * (squares / std**2).sum() / n.sum()  # what is left of a spread when equal numbers are subtracted
     if _trace(pooled, kind) <= nothing:
         pooled = np.ones(d) if kind == "nb" else np.eye(d)
-    S = np.where(((rows < 2) | (_trace(S, kind) <= nothing)).reshape(each), pooled, S)
+    S = np.where((_trace(S, kind) <= nothing).reshape(each), pooled, S)  # one row only, or all alike
     return n, (means - centre) / std, S, centre, std
 
 
