@@ -41,6 +41,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/secure_hamming.py
 	$(BIN)/python benchmarks/xclp_round.py
 	$(BIN)/python benchmarks/femnist_graph.py
+	$(BIN)/python benchmarks/augment.py
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -1,6 +1,7 @@
 """Views against Pillow, pixel for pixel, and against what their definition says."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -250,14 +251,14 @@ def test_views_of_images_are_scaled_and_channels_last():
         torch.testing.assert_close(seen, rows.scale(make(raw, generator(4))))
         assert seen.is_contiguous(memory_format=torch.channels_last) and seen.dtype == torch.float32
     assert torch.equal(views.weak(slice(0, 5), generator()), views.weak(torch.arange(5), generator()))
-    unflipped = Views(rows, flip=False).strong(at, generator(4), n=1, m=3, fixed=True)
+    unflipped = Views(replace(rows, mirror=False)).strong(at, generator(4), n=1, m=3, fixed=True)
     torch.testing.assert_close(unflipped, rows.scale(strong(raw, generator(4), 1, 3, flip=False, fixed=True)))
 
 
 def test_views_of_digits_up_to_16_use_the_whole_range():
     digits = load_digits()
     rows = rows_of(digits.x[:300], digits.scale)
-    views = Views(rows, flip=False)
+    views = Views(replace(rows, mirror=False))
     light, dark = (rows.scale(torch.tensor([[[[v]]]], dtype=torch.uint8)).item() for v in (16, 0))
     strongest = views.strong(slice(0, 300), generator())
     assert strongest.max().item() == pytest.approx(light) and strongest.min().item() == pytest.approx(dark)

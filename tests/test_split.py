@@ -423,3 +423,11 @@ def test_femnist_by_writer():
     for i, part in enumerate(s.parts):
         assert (data.group[torch.cat([part.labelled, part.unlabelled])] == s.groups[i]).all()
         assert abs(len(part.labelled) - 0.1 * len(part)) < 1 + 1e-2 and len(s.client(i).test) > 0
+
+
+def test_scaling_of_channels_last_colour_gives_the_same_bits():
+    from grapevine.data.rows import Scale
+
+    x = torch.randint(0, 256, (5, 3, 8, 9), dtype=torch.uint8)
+    scale = Scale(1 / 255, torch.rand(3, 1, 1), torch.rand(3, 1, 1) + 0.1)
+    assert torch.equal(scale(x), scale(x.contiguous(memory_format=torch.channels_last)))

@@ -140,16 +140,15 @@ class Views:
     """Network-ready views of the rows at some positions, as `Rows.inputs` gives them plain. Nothing but the batch is copied."""
 
     rows: Rows
-    flip: bool = True
 
     def plain(self, at: Tensor | slice = slice(None)) -> Tensor:
         return self.rows.inputs(at)
 
     def weak(self, at: Tensor | slice, rng: torch.Generator) -> Tensor:
-        return self._view(at, partial(weak, rng=rng, flip=self.flip))
+        return self._view(at, partial(weak, rng=rng, flip=self.rows.mirror))
 
     def strong(self, at: Tensor | slice, rng: torch.Generator, n: int = 2, m: float = 10, fixed: bool = False) -> Tensor:
-        return self._view(at, partial(strong, rng=rng, n=n, m=m, flip=self.flip, fixed=fixed))
+        return self._view(at, partial(strong, rng=rng, n=n, m=m, flip=self.rows.mirror, fixed=fixed))
 
     def _view(self, at: Tensor | slice, make: Callable[[Tensor], Tensor]) -> Tensor:
         rows = self.rows

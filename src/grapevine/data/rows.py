@@ -18,7 +18,16 @@ class Scale:
     std: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() == 4 and x.shape[1] > 1 and x.is_contiguous(memory_format=torch.channels_last):
+            return self._channels_last(x)
         return (x.float() * self.factor - self.mean) / self.std
+
+    def _channels_last(self, x: Tensor) -> Tensor:
+        """The same bits several times faster: a whole line of pixels at a time, instead of three channels."""
+        n, c, h, w = x.shape
+        lines = x.permute(0, 2, 3, 1).reshape(n * h, w * c).float().mul_(self.factor)
+        mean, std = (value.expand(c, 1, 1).flatten().repeat(w) for value in (self.mean, self.std))
+        return lines.sub_(mean).div_(std).reshape(n, h, w, c).permute(0, 3, 1, 2)
 
 
 @dataclass(frozen=True)
