@@ -19,7 +19,7 @@ LABELS = dict(clients="clients:180", server="server:120", both="server:120,clien
 
 
 # What keeps a method within its ten seconds here, and changes nothing in how it works.
-SMALL = {"xclp": dict(bits=256, epochs=2)}
+SMALL = {"protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2)}
 
 
 @pytest.fixture(params=methods.names())
