@@ -57,6 +57,7 @@ class Experiment:
     out: str | Path | None = None
     faults: tuple[Fault, ...] = ()
     tap: Callable | None = field(default=None, repr=False)
+    simulation: Callable[..., Simulation] = field(default=Simulation, repr=False)
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("workers", 1), ("evaluate_every", 0), ("patience", 0)):
@@ -179,7 +180,7 @@ class _Driver:
         self.source = model_source(e)
         self.store = FileStore(e.out / "checkpoint" / "objects") if e.out else RamStore()
         clients = range(len(self.split.parts))
-        self.simulation = Simulation(
+        self.simulation = e.simulation(
             self.method, {i: self.split.client(i, e.device) for i in clients}, self.source, e.seed, e.mode, e.workers, self.store,
             e.faults, lambda i: self.split.client_truth(i)[1], e.tap,
         )  # fmt: skip

@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 2**30  # of one message
 TIMEOUT = 600.0  # seconds for one exchange
+SIMULATED_TIMEOUT = 24 * 3600.0  # in a simulation a lost step stops the run
 POLL = 0.1  # seconds between two looks for replies at first; it grows with the wait, to POLL_MOST
 POLL_MOST = 1.0
 ROUNDS_BACK = 2  # how many rounds a party's memory can go back
@@ -55,6 +57,7 @@ clientapp = "grapevine.flower:client_app"
 
 [tool.flwr.app.config]
 federation-folder = ""
+experiment-folder = ""
 """
 
 
@@ -225,16 +228,28 @@ def main(grid: Grid, context: Context) -> None:
     """The host's program, in the process that Flower starts for it."""
     import torch
 
-    from grapevine import federation
+    from grapevine import federation, virtual
     from grapevine.core import Server
 
     torch.set_num_threads(1)
+    if context.run_config["experiment-folder"]:
+        return virtual.drive(Path(context.run_config["experiment-folder"]), partial(_virtual_nodes, grid))
     folder = Path(context.run_config["federation-folder"])
     setup = federation.load_host(folder)
     nodes = find_nodes(grid, setup.keys, setup.quorum, setup.wait)
     transport = GridTransport(grid, nodes, setup.hash, setup.timeout)
     server = Server(setup.method, nodes, transport, setup.models, setup.classes, setup.seed, setup.per_round, setup.rounds)
     federation.run_job(server, setup, folder)
+
+
+def _virtual_nodes(grid: Grid, count: int) -> GridTransport:
+    """Flower's simulation has a node per client, all alike: the request says which client is meant."""
+    until = time.monotonic() + WAIT
+    while len(nodes := sorted(grid.get_node_ids())) < count:
+        if time.monotonic() > until:
+            raise Mistake(f"Flower's simulation has {len(nodes)} of {count} nodes after {WAIT:g} s: say --runtime local.")
+        time.sleep(POLL)
+    return GridTransport(grid, dict(enumerate(nodes)), "", SIMULATED_TIMEOUT, say=lambda sentence: None)
 
 
 # ---------------------------------------------------------------- a party's side
@@ -245,6 +260,8 @@ client_app = ClientApp()
 @client_app.query("step")
 def answer(message: Message, context: Context) -> Message:
     """One step. Whatever goes wrong, the server learns no more than the kind of the error."""
+    if "party-folder" not in context.node_config:  # a node of Flower's simulation, not a party
+        return _simulated(message, context)
     folder = Path(context.node_config["party-folder"])
     began = time.perf_counter()
     step, round = "", -1
@@ -257,6 +274,14 @@ def answer(message: Message, context: Context) -> Message:
         _log(folder, f"step {step}, round {round}: {traceback.format_exc()}")
         reply = pack(dict(step=step, round=round, error=type(error).__name__))
     return Message(reply, reply_to=message)
+
+
+def _simulated(message: Message, context: Context) -> Message:
+    from grapevine import virtual
+
+    request = unpack(message.content, LIMIT_BYTES)
+    reply = virtual.work(Path(context.run_config["experiment-folder"]), request)
+    return Message(pack(dict(step=request["step"], round=request["round"], reply=reply)), reply_to=message)
 
 
 def _log(folder: Path, text: str) -> None:
