@@ -78,7 +78,10 @@ def read_token(text: str) -> Token:
         address, port, federation, name = json.loads(head)
         if len(rest) != 32 + SECRET_BYTES:
             raise ValueError
-        return Token(str(address), int(port), str(federation), str(name), rest[:32].hex(), rest[32:])
+        token = Token(str(address), int(port), str(federation), str(name), rest[:32].hex(), rest[32:])
+        if token.text() != text:
+            raise ValueError
+        return token
     except (ValueError, TypeError, binascii.Error):
         short = text if len(text) <= 24 else f"{text[:16]}…{text[-4:]}"
         raise Mistake(f"'{short}' is not a whole invitation: copy all of what `grapevine host --invite NAME` printed.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,39 +101,17 @@ def _label(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
 
 
 def _train(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
-    method, store = setup.method, FileStore(folder / "checkpoint" / "objects")
-    history, messages = (Lines(folder / "results" / f"{name}.jsonl") for name in ("history", "messages"))
-    manifest_path = folder / "checkpoint" / "manifest.json"
+    """Round by round, with an evaluation and a checkpoint after each."""
+    method = setup.method
     method.check(server)
-    if manifest_path.exists():
-        manifest = json.loads(manifest_path.read_text())
-        state, done, seconds = wire.decode(store.get(manifest["state"])), manifest["done"], manifest["seconds"]
-        server.account.totals.update(manifest["bytes"])
-    else:
-        manifest = dict(lengths=dict(history=0, messages=0))
-        state, done, seconds = method.setup(server), 0, 0.0
-    history.cut(manifest["lengths"]["history"])
-    messages.cut(manifest["lengths"]["messages"])
-    before, began = seconds, time.perf_counter()
-    while done < setup.rounds:
-        server.now = done
-        state = method.round(server, state)
-        done += 1
-        history.add(_evaluate(server, setup, state, done))
-        for line in server.account.drain():
-            messages.add(line)
-        seconds = before + time.perf_counter() - began
-        name = store.put(wire.encode(state))
-        lengths = dict(history=history.flush(), messages=messages.flush())
-        _write_json(
-            manifest_path, dict(done=done, state=name, lengths=lengths, bytes=dict(server.account.totals), seconds=seconds)
-        )
-        store.keep_only([name])
-    last = history.last
+    with ExitStack() as stack:
+        files = {name: Lines(folder / "results" / f"{name}.jsonl") for name in ("history", "messages")}
+        for file in files.values():
+            stack.callback(file.close)
+        state, done, seconds = _rounds(server, setup, folder, files)
+        last = files["history"].last
     if not method.personal:
         _save_model(server, setup, state, folder / "results" / "model.safetensors")
-    for file in (history, messages):
-        file.close()
     return dict(
         job="train", method=method.name, settings=method.settings(), agreed=setup.hash, seed=setup.table.get("seed"), rounds=done,
         data=dict(classes=list(setup.classes), features=len(setup.table["features"])), model=setup.table["model"],
@@ -140,6 +119,31 @@ def _train(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
         balanced_accuracy=last["balanced_accuracy"], per_client=last["per_client"], bytes_up=server.account.totals["up"],
         bytes_down=server.account.totals["down"], seconds=round(seconds, 3), version=__version__,
     )  # fmt: skip
+
+
+def _rounds(server: Server, setup: HostSetup, folder: Path, files: dict[str, Lines]) -> tuple[dict, int, float]:
+    """All rounds that are left: the last state, how many there were, and the seconds they took. Files are cut back to the
+    checkpoint first, so that a job that was broken off leaves the same lines as one that was not."""
+    store, path = FileStore(folder / "checkpoint" / "objects"), folder / "checkpoint" / "manifest.json"
+    manifest = json.loads(path.read_text()) if path.exists() else dict(done=0, lengths={}, bytes={}, seconds=0.0)
+    for name, file in files.items():
+        file.cut(manifest["lengths"].get(name, 0))
+    server.account.totals.update(manifest["bytes"])
+    state = wire.decode(store.get(manifest["state"])) if "state" in manifest else setup.method.setup(server)
+    done, before, began = manifest["done"], manifest["seconds"], time.perf_counter()
+    while done < setup.rounds:
+        server.now = done
+        state = setup.method.round(server, state)
+        done += 1
+        files["history"].add(_evaluate(server, setup, state, done))
+        for line in server.account.drain():
+            files["messages"].add(line)
+        name = store.put(wire.encode(state))
+        lengths = {kind: file.flush() for kind, file in files.items()}
+        seconds = before + time.perf_counter() - began
+        _write_json(path, dict(done=done, state=name, lengths=lengths, bytes=dict(server.account.totals), seconds=seconds))
+        store.keep_only([name])
+    return state, done, before + time.perf_counter() - began
 
 
 def _evaluate(server: Server, setup: HostSetup, state: dict, done: int) -> dict[str, Any]:
