@@ -16,8 +16,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/grapevine demo
 
+# Two at a time; then, alone on the machine, the tests that start real parties and watch the clock.
+REAL := tests/test_flower.py tests/test_parties.py
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(REAL))
+	$(BIN)/python -m pytest $(REAL)
 
 # What takes longer than a few seconds each: full-size cryptography, memory, long runs.
 test-slow: $(STAMP)
