@@ -453,6 +453,16 @@ def test_a_new_attempt_has_new_masks_and_the_same_contributions():
     np.testing.assert_array_equal(opened, fixed.decode(kept["p0"] + kept["p2"] + kept["p3"]))
 
 
+def test_masks_of_two_attempts_among_the_same_parties_have_nothing_in_common():
+    run = start(job("psm"), four(), stop="receive")
+    first = run.up("spread", "p0")[0]["rows"]
+    again = dict(parties={name: 0 for name in run.simulation.data}, round=0, attempt=1)
+    second = run_step(run.method, "spread_again", run.client("p0"), again)["rows"]
+    assert set(first) == set(second) == {"p1", "p2", "p3"}
+    for owner in first:
+        assert (first[owner] != second[owner]).all()
+
+
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_a_client_does_not_mask_an_old_attempt_again(attempt):
     run = start(job("psm"), four(), faults=[lost("spread", "after")], stop="receive")
