@@ -10,6 +10,7 @@ from grapevine.crypto.agreement import AgreementError, Identity
 from grapevine.crypto.stream import context, hkdf
 from grapevine.data.rows import ClientData, Rows
 from grapevine.store import Memory, RamStore
+from grapevine.wire import decode, encode
 
 NAMES = ("a", "b", "c")
 
@@ -186,7 +187,18 @@ MESSAGE = dict(values=np.arange(5, dtype=np.uint8), note="x")
 
 def test_a_signature_holds_for_its_message(agreed):
     signature = session.sign(agreed["a"], "answer", MESSAGE, "b", 2)
-    session.require_signed(agreed["b"], "a", signature, "answer", MESSAGE, "b", 2)
+    for same in (MESSAGE, decode(encode(MESSAGE)), dict(MESSAGE, values=np.arange(10, dtype=np.uint8)[::2] // 2)):
+        session.require_signed(agreed["b"], "a", signature, "answer", same, "b", 2)
+
+
+@pytest.mark.parametrize(
+    "message", [{}, dict(a={}), dict(a=np.empty((0, 3))), dict(a=np.array(2.5), b=True, c={1: b"x"})], ids=str
+)
+def test_every_message_can_be_signed(agreed, message):
+    signature = session.sign(agreed["a"], "answer", message)
+    session.require_signed(agreed["b"], "a", signature, "answer", decode(encode(message)))
+    with pytest.raises(AgreementError):
+        session.require_signed(agreed["b"], "a", signature, "answer", dict(message, z=0))
 
 
 @pytest.mark.parametrize(
@@ -197,6 +209,11 @@ def test_a_signature_holds_for_its_message(agreed):
         dict(kind="chunk"),
         dict(message=dict(MESSAGE, note="y")),
         dict(message=dict(MESSAGE, values=np.arange(5, dtype=np.int8))),
+        dict(message=dict(MESSAGE, values=np.arange(5, dtype=np.uint8).reshape(1, 5))),
+        dict(message=dict(MESSAGE, values=np.arange(6, dtype=np.uint8))),
+        dict(message=dict(MESSAGE, more=1)),
+        dict(message=dict(inner=MESSAGE)),
+        dict(message=dict(values=MESSAGE["values"], notes="x")),
         dict(to="c"),
         dict(to=""),
         dict(round=3),

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -97,8 +98,25 @@ def _statement(client: Client, sender: str, kind: str, message: dict, to: str, r
     else:
         agreed = agreement(client)
         session, roster, key = agreed.session, agreed.roster, agreed.keys[sender]
-    digest = hashlib.sha256(wire.encode(message)).digest()
-    return context("signed", kind=kind, sender=sender, to=to, round=round, digest=digest, session=session, roster=roster, key=key)
+    content = hashlib.sha256()
+    _absorb(content, message)
+    return context("signed", kind=kind, sender=sender, to=to, round=round, digest=content.digest(), session=session,
+                   roster=roster, key=key)  # fmt: skip
+
+
+def _absorb(content: hashlib._Hash, value: object) -> None:
+    """Hash a message as it lies in memory: chunks of transfers are large, and to encode them takes five times as long."""
+    if isinstance(value, dict):
+        content.update(b"d" + len(value).to_bytes(4, "little"))
+        for name, item in value.items():
+            content.update(wire.encode({name: True}))
+            _absorb(content, item)
+    elif isinstance(value, np.ndarray):
+        array = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+        content.update(context("array", dtype=array.dtype.str, shape="x".join(map(str, value.shape))))
+        content.update(array.reshape(-1).view(np.uint8).data)
+    else:
+        content.update(wire.encode({"value": value}))
 
 
 def hash_secret(client: Client, round: int, reproducible: bool) -> tuple[bytes, bytes]:
