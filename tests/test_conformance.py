@@ -19,7 +19,10 @@ LABELS = dict(clients="clients:180", server="server:120", both="server:120,clien
 
 
 # What keeps a method within its ten seconds here, and changes nothing in how it works.
-SMALL = {"protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2)}
+SMALL = {
+    "protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2), "fixmatch": dict(epochs=2), "mixmatch": dict(epochs=2, weight=10.0),
+    "fedsiam": dict(epochs=2), "fedmatch": dict(lr=0.02, interval=1),
+}  # fmt: skip
 
 
 @pytest.fixture(params=methods.names())

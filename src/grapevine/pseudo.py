@@ -1,6 +1,7 @@
-"""What the methods of XCLP's section 4.2 share: two stages, the ratio of labelled clients, and training in two streams.
+"""What methods with pseudo-labels share: two stages, the ratio of labelled clients, batches in two streams, gradient diversity.
 
-FedAvg+XCLP, FedAvg+perclientLP, FedAvg+network and FedSem+ differ in where pseudo-labels come from. The rest is here.
+FedAvg+XCLP, FedAvg+perclientLP, FedAvg+network and FedSem+ differ in where pseudo-labels come from; the rest is here. FixMatch,
+MixMatch, FedSiam and FedRGD take their batches from `streams`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch.nn import functional as F
 from grapevine.core import Id, Server
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
+from grapevine.learn import Weights
 from grapevine.models import Network
+from grapevine.semi import gradient_diversity, one_hot
 
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 
@@ -29,6 +32,15 @@ def stage_of(server: Server, warmup: float, round: int) -> tuple[int, int, int]:
 def cosine(lr: float, round: int, rounds: int) -> float:
     """The learning rate of a round: a fresh cosine schedule in every stage."""
     return lr * (1 + math.cos(math.pi * round / (T_MAX * rounds))) / 2
+
+
+def plateau(rate: dict, loss: float, patience: int) -> dict:
+    """The learning rate, a third of it after `patience` losses that were no lower than the lowest."""
+    if loss < rate["lowest"]:
+        return dict(rate, lowest=loss, left=patience)
+    if not patience or rate["left"] > 1:
+        return dict(rate, left=rate["left"] - 1)
+    return dict(rate, lr=rate["lr"] / 3, left=patience)
 
 
 def sample_by_labels(server: Server, round: int, labelled: set[Id], count: int | None = None) -> list[Id]:
@@ -82,6 +94,37 @@ def _endless(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor | None]
             yield None
         else:
             yield from torch.randperm(n, generator=rng).split(size)
+
+
+def streams(labelled: int, unlabelled: int, batch: int, ratio: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """For ever: positions of `batch` labelled and of `ratio` · `batch` unlabelled rows, each shuffled anew after its own pass.
+
+    A pass's last batch may be smaller; where there are no rows of a kind, its positions are empty.
+    """
+    nothing = torch.empty(0, dtype=torch.int64)
+    for a, b in zip(_endless(labelled, batch, rng), _endless(unlabelled, ratio * batch, rng)):
+        yield nothing if a is None else a, nothing if b is None else b
+
+
+def epoch_steps(labelled: int, unlabelled: int, batch: int, ratio: int) -> int:
+    """Steps of an epoch in two streams: one pass over the unlabelled rows, or over the labelled ones if there are no others."""
+    return -(-unlabelled // (ratio * batch)) if unlabelled else -(-labelled // batch)
+
+
+def note_diversity(server: Server, updates: list[Weights]) -> None:
+    """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
+    buffers = dict(server.model().named_buffers())
+    diversity = gradient_diversity([{name: g for name, g in update.items() if name not in buffers} for update in updates])
+    if math.isfinite(diversity):
+        server.note(gradient_diversity=diversity)
+
+
+def vote(own: Tensor, answers: list[Tensor], preset: str = "paper") -> Tensor:
+    """The class that most name, of a model's own probabilities and its helpers'. A tie goes to the model's own class, with
+    preset=code to the smallest number."""
+    C = own.shape[1]
+    votes = one_hot(own.argmax(1), C) * (1.0 if preset == "code" else 1.5)
+    return sum((one_hot(answer.argmax(1), C) for answer in answers), votes).argmax(1)
 
 
 def _batch(own: Views, others: Views, a: Tensor | None, b: Tensor | None, labels: Tensor, weight: Tensor, augment: bool,

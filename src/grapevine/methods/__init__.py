@@ -26,9 +26,19 @@ TABLE = {
     "xclp": ("fedavg_xclp", "XCLP"),
     "protofssl": ("protofssl", "ProtoFSSL"),
     "mp-ssfl": ("mp_ssfl", "MPSSFL"),
+    "fedanchor": ("fedanchor", "FedAnchor"),
+    "semifl": ("semifl", "SemiFL"),
+    "fedcon": ("fedcon", "FedCon"),
+    "rds": ("relevance", "RDS"),
+    "tuor": ("relevance", "Tuor"),
     "perclient-lp": ("network", "PerClientLP"),
     "network": ("network", "NetworkLabels"),
     "fedsem": ("network", "FedSem"),
+    "fixmatch": ("fixmatch", "FixMatch"),
+    "mixmatch": ("mixmatch", "MixMatch"),
+    "fedmatch": ("fedmatch", "FedMatch"),
+    "fedsiam": ("fedsiam", "FedSiam"),
+    "fedrgd": ("fedrgd", "FedRGD"),
 }
 
 

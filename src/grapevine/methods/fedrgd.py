@@ -1,0 +1,107 @@
+"""FedRGD. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney: "Improving Semi-supervised Federated Learning by Reducing the
+Gradient Diversity of Models", IEEE Big Data 2021. Clients learn by FixMatch's unlabelled loss (the paper's consistency
+regularisation), group normalisation takes the place of batch normalisation, and clients are averaged in groups.
+
+A round: the sampled clients are divided into S groups at random; each starts from its group's model. The server trains on its
+labels from its own model at the same time. A group's new model is the mean of its clients' and the server's; the server's new
+model, which also predicts, is the mean of the groups'.
+
+Departures: without labels at the server the groups hold clients only, who then have FixMatch's labelled loss (ProtoFSSL's
+comparison); groups are drawn anew in every round, since other clients are sampled; the learning rate is FixMatch's, not scaled
+by the size of a group, and has no warm-up. A client that took no step is left out of its group. Batch normalisation of the
+chosen model is replaced by group normalisation (`group_norm`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from grapevine import models, pseudo
+from grapevine.core import Client, Id, Method, Server, param, step
+from grapevine.errors import Mistake
+from grapevine.learn import average, subtract
+from grapevine.methods.fixmatch import check_fields, cosine, fit_fixmatch, has_rows, none_of
+
+
+@dataclass(frozen=True)
+class FedRGD(Method):
+    """FixMatch at the clients, group normalisation, averages in groups with the server's model in each."""
+
+    name = "fedrgd"
+    title = "FedRGD: FixMatch, group normalisation, averages in groups (Zhang et al. 2021)"
+    takes = frozenset({"clients", "server", "both"})
+
+    groups: int = param(2, "S", "groups that clients are averaged in")
+    period: int = param(16, "T", "steps between two averages")
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label")
+    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss")
+    lr: float = param(0.03, "η", "first learning rate; η cos(7πt/16T) in round t of T")
+    momentum: float = param(0.9, "", "Nesterov momentum, forgotten between rounds")
+    weight_decay: float = param(1e-4, "", "L2 penalty")
+    batch: int = param(64, "B", "labelled rows in a batch, and unlabelled rows")
+    group_norm: bool = param(True, "", "replace the model's batch normalisation by group normalisation")
+
+    def network(self, base: models.Network) -> models.Network:
+        return with_group_norm(base) if self.group_norm else base
+
+    def check(self, server: Server) -> None:
+        check_fields(self, groups=1, period=1, batch=1)
+        if self.groups > server.per_round:
+            raise Mistake(f"fedrgd: groups={self.groups} are more than the {server.per_round} clients of a round: take fewer.")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def train(self, client: Client, weights: dict, lr: float, round: int) -> dict:
+        model, data = client.model(weights), client.data
+        done = self._fit(model, data.labelled, data.unlabelled, lr, client.rng("train", round))
+        client.judge(done.labels, done.used)
+        return dict(weights=model.state(), n=1) if done.steps else dict(n=0)
+
+    def _fit(self, model, labelled, unlabelled, lr, draw):
+        steps = self.period if len(labelled) or len(unlabelled) else 0
+        return fit_fixmatch(model, labelled, unlabelled, lr, steps, draw, self.batch, 1, self.threshold, self.weight,
+                            self.momentum, self.weight_decay)  # fmt: skip
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        weights = server.model().state()
+        return dict(weights=weights, groups={g: weights for g in range(self.groups)}, round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, groups = state["round"], state["groups"]
+        lr = cosine(self.lr, t, server.rounds)
+        of = self.divide(server, t)
+        each = {id: dict(weights=groups[g]) for id, g in of.items()}
+        replies = {id: r for id, r in server.ask(self.train, each=each, lr=lr, round=t).items() if r["n"]}
+        pseudo.note_diversity(server, [subtract(r["weights"], groups[of[id]]) for id, r in replies.items()])
+        own = {}
+        if has_rows(server):
+            model = server.model(state["weights"])
+            self._fit(model, server.data, none_of(server.data), lr, server.rng("train", t))
+            own = dict(weights=model.state(), n=1)
+        new = {}
+        for g, before in groups.items():
+            members = [r for id, r in replies.items() if of[id] == g] + ([own] if own else [])
+            new[g] = average(dict(enumerate(members)), by=None, otherwise=before)
+        together = average({g: dict(weights=w) for g, w in new.items()}, by=None)
+        return dict(weights=together, groups=new, round=t + 1)
+
+    def divide(self, server: Server, t: int) -> dict[Id, int]:
+        """The clients of a round and the group each is in; groups differ in size by one at most."""
+        chosen = server.sample(t)
+        order = torch.randperm(len(chosen), generator=server.rng("groups", t)).tolist()
+        return {id: place % self.groups for id, place in zip(chosen, order)}
+
+
+def with_group_norm(net: models.Network) -> models.Network:
+    """The same network with group normalisation wherever it normalised by the batch, by running or by static statistics."""
+    for parent in list(net.modules()):
+        for name, layer in parent.named_children():
+            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, models.StaticBatchNorm2d)):
+                setattr(parent, name, models._norm("gn", layer.num_features))
+    return net

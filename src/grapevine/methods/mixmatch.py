@@ -1,0 +1,117 @@
+"""MixMatch-FedAvg. Berthelot, Carlini, Goodfellow, Papernot, Oliver, Raffel: "MixMatch: A Holistic Approach to Semi-Supervised
+Learning", NeurIPS 2019, Algorithm 1, run by every client between two averages: a row of ProtoFSSL's tables 1 and 2.
+
+Departures: a round is `epochs` passes over a client's unlabelled rows; one mixing share λ a batch, not one a row; Adam's moments
+are forgotten between rounds, and there is no moving average of the weights; λ_U rises over all rounds (in the authors' code over
+the first quarter of a training that is much longer; on a model that has learned little, 75 ends in one class for every row). A
+client without labels has the unlabelled loss alone. Models are averaged by the clients' numbers of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from grapevine import bases, pseudo
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.data.augment import Views
+from grapevine.errors import Mistake
+from grapevine.learn import subtract
+from grapevine.methods.fixmatch import check_fields
+from grapevine.models import Network
+from grapevine.semi import consistency_mse, cross_entropy, mixup, one_hot, sharpen
+
+
+@dataclass(frozen=True)
+class MixMatch(Method):
+    """MixMatch at the clients, FedAvg or FedProx between them."""
+
+    name = "mixmatch"
+    title = "MixMatch-FedAvg: guessed labels, sharpened, and mixed rows (Berthelot et al. 2019)"
+    takes = frozenset({"clients"})
+
+    views: int = param(2, "K", "weak views of an unlabelled row, whose predictions are averaged")
+    temperature: float = param(0.5, "T", "sharpening of guessed labels")
+    alpha: float = param(0.75, "α", "mixing shares come from Beta(α, α)")
+    weight: float = param(75.0, "λ_U", "weight of the unlabelled loss")
+    ramp: float = param(1.0, "", "share of the rounds over which λ_U rises from 0, in a straight line")
+    base: str = param("fedavg", "", "fedavg or fedprox")
+    mu: float = param(0.01, "", "proximal term, for base=fedprox")
+    lr: float = param(0.002, "η", "learning rate of Adam")
+    weight_decay: float = param(0.02, "", "share of the weights, times η, that every step takes away")
+    epochs: int = param(5, "E", "passes over the unlabelled rows per round")
+    batch: int = param(50, "B", "labelled rows in a batch, and unlabelled rows")
+
+    def check(self, server: Server) -> None:
+        if self.base not in ("fedavg", "fedprox"):
+            raise Mistake(f"mixmatch: base={self.base} does not go with Adam: take fedavg or fedprox.")
+        check_fields(self, views=1, epochs=1, batch=1)
+        if not (self.temperature > 0 and self.alpha > 0):
+            raise Mistake(f"mixmatch: temperature={self.temperature:g}, alpha={self.alpha:g}: both must be above 0.")
+        if not 0 <= self.ramp <= 1:
+            raise Mistake(f"mixmatch: ramp={self.ramp:g} is a share of the rounds: take 0 to 1.")
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def train(self, client: Client, weights: dict, weight: float, round: int) -> dict:
+        data, draw = client.data, client.rng("train", round)
+
+        def train(model: Network, adjust: Callable | None) -> int:
+            model.train()
+            model.use_rng(draw)
+            own, others = (Views(rows) for rows in (data.labelled, data.unlabelled))
+            optimiser = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
+            steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, 1)
+            guessed = torch.full((len(data.unlabelled),), -1)
+            for a, b in islice(pseudo.streams(len(data.labelled), len(data.unlabelled), self.batch, 1, draw), steps):
+                x, y = own.weak(a, draw), one_hot(data.labelled.y[a], len(client.data.classes)).to(data.labelled.device)
+                u = [others.weak(b, draw) for _ in range(self.views)]
+                loss, q = self.loss(model, x, y, u, weight, draw)
+                guessed[b] = q.argmax(1).cpu()
+                optimiser.zero_grad()
+                loss.backward()
+                if adjust:
+                    adjust(model)
+                optimiser.step()
+            client.judge(guessed)
+            return steps
+
+        n = len(data.labelled) + len(data.unlabelled)
+        return bases.client_update(client, self.base, weights, {}, self.lr, self.mu, train, n) if n else dict(n=0)
+
+    def loss(
+        self, model: Network, x: Tensor, y: Tensor, u: list[Tensor], weight: float, draw: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """L_X + λ_U L_U of one batch (equations 3 to 5), and the guessed labels q."""
+        q = y.new_zeros(0, y.shape[1])
+        if len(u[0]):
+            with torch.no_grad():
+                q = sum(torch.softmax(model(view), 1) for view in u) / len(u)  # line 7
+            q = sharpen(q, self.temperature)  # line 8
+        # Lines 10 to 14: W is all of X̂ and Û in another order; rows i of X̂ and of Û are mixed with W_i.
+        mixed, (p, other), share = mixup(torch.cat([x, *u]), torch.cat([y, *[q] * len(u)]), draw, self.alpha, nearer=True)
+        p = share * p + (1 - share) * other
+        logits = model(mixed)
+        n = len(x)
+        return cross_entropy(logits[:n], p[:n]) + weight * consistency_mse(logits[n:], p[n:]), q
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        return dict(bases.first_state(server, self.base), round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, weights = state["round"], state["weights"]
+        rise = self.ramped(t, server.rounds)
+        replies = server.ask(self.train, to=server.sample(t), weights=weights, weight=rise, round=t)
+        pseudo.note_diversity(server, [subtract(r["weights"], weights) for r in replies.values() if r["n"]])
+        return dict(state, **bases.server_update(server, self.base, state, replies), round=t + 1)
+
+    def ramped(self, t: int, rounds: int) -> float:
+        length = self.ramp * rounds
+        return self.weight * min(t / length, 1.0) if length else self.weight
