@@ -1,0 +1,508 @@
+"""Real processes on loopback: `grapevine host` and `grapevine join` as people start them, with TLS and node keys, and faults.
+
+A label run and a training run are part of `make test`; the fault matrix is `make test-parties`. Every wait has an end, and after
+each test no process is left and the port is free.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from grapevine import federation, processes
+from grapevine.core import Server
+from grapevine.crypto.agreement import Identity
+from grapevine.data import load
+from grapevine.data.tables import write_csv
+from grapevine.labelling import Party
+from grapevine.simulate import Simulation
+
+NAMES = ["east", "north", "south"]
+RUN = [sys.executable, "-c", "from grapevine.cli import main; main()"]
+SECONDS = 400  # for a whole job on a busy machine
+STEP_SECONDS = 60  # what the host is told to wait for an answer
+pytestmark = pytest.mark.timeout(1800)
+XCLP = ["keys", "meet", "share", "spread", "receive"]
+
+
+def digits_party(name: str, at: int, rows: int = 100) -> Party:
+    digits = load("digits")
+    own = np.arange(at * rows, (at + 1) * rows)
+    names = [digits.classes[c] for c in digits.y[own].tolist()]
+    labels = [label if i % 3 == 0 else None for i, label in enumerate(names)]
+    return Party(name, digits.x[own].flatten(1).numpy().astype(np.float64), labels, [f"row{r}" for r in own], names)
+
+
+class Machines:
+    """A host and parties, each a process with its own folder and log, as on machines of their own."""
+
+    def __init__(self, folder: Path, *words: str, names: list[str] = NAMES):
+        self.folder, self.names, self.port = folder, names, processes.free_port()
+        self.parties = {name: digits_party(name, i) for i, name in enumerate(names)}
+        self.columns = [f"p{j}" for j in range(self.parties[names[0]].x.shape[1])]
+        self.started: dict[str, subprocess.Popen] = {}
+        self.family: dict[int, psutil.Process] = {}
+        for name, party in self.parties.items():
+            table = dict(id=party.ids, digit=party.labels, **{c: party.x[:, j] for j, c in enumerate(self.columns)})
+            write_csv(folder / f"{name}.csv", table)
+        self.host = folder / "host"
+        made = self.grapevine(
+            "host", str(self.host), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1", "--port",
+            str(self.port), "--schema", str(folder / f"{names[0]}.csv"), "--label", "digit", "--wait", "150", *words,
+            *(word for name in names for word in ("--invite", name)),
+        )  # fmt: skip
+        tokens = [line.split()[2] for line in made.splitlines() if line.startswith("grapevine join ")]
+        self.tokens = dict(zip(names, tokens))
+
+    def grapevine(self, *words: str) -> str:
+        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # ------------------------------------------------------------ processes
+
+    def __enter__(self) -> Machines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop all, and make sure that nothing is left. An error of the test itself is shown rather than one from here."""
+        self._count()
+        for process in self.started.values():
+            if process.poll() is None:
+                process.terminate()
+        _, left = psutil.wait_procs(list(self.family.values()), timeout=40)
+        for process in left:
+            process.kill()
+        for process in self.started.values():
+            process.wait(timeout=30)
+        if error[0] is None:
+            assert not left, f"left behind: {[process.info for process in left]}"
+            assert processes.port_is_free("127.0.0.1", self.port)
+
+    def _count(self) -> None:
+        """Remember every process that belongs to this federation."""
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            if any(str(self.folder) in word for word in process.info["cmdline"] or ()):
+                self.family.setdefault(process.pid, process)
+        for started in self.started.values():
+            if started.poll() is None:
+                for pid in processes.children(started.pid):
+                    if pid not in self.family and psutil.pid_exists(pid):
+                        self.family[pid] = psutil.Process(pid)
+
+    def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> None:
+        with open(self.folder / f"{name}.txt", "a") as log:
+            self.started[name] = subprocess.Popen([*RUN, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                                  env={**os.environ, **(env or {})})  # fmt: skip
+
+    def start_host(self) -> None:
+        self.start("host", "host", str(self.host))
+
+    def join(self, name: str, *more: str, env: dict[str, str] | None = None) -> None:
+        self.start(name, "join", self.tokens[name], "--data", str(self.folder / f"{name}.csv"), "--label", "digit", "--home",
+                   str(self.folder / name), "--yes", *more, env=env)  # fmt: skip
+
+    def rejoin(self, name: str) -> None:
+        self.start(name, "join", "--home", str(self.folder / name), "--yes")
+
+    def start_all(self, *names: str) -> None:
+        self.start_host()
+        for name in names or self.names:
+            self.join(name)
+
+    def crash(self, name: str) -> None:
+        """As when the power fails: everything of one machine ends at once, and says goodbye to nobody."""
+        self._count()
+        pid = self.started[name].pid
+        whole = [pid, *processes.children(pid)]
+        for each in whole:
+            os.kill(each, signal.SIGSTOP)
+        for each in {*whole, *processes.children(pid)}:
+            os.kill(each, signal.SIGKILL)
+        self.started.pop(name).wait(timeout=30)
+
+    # ------------------------------------------------------------ looking
+
+    def said(self, name: str) -> str:
+        return (self.folder / f"{name}.txt").read_text()
+
+    def logs(self) -> str:
+        paths = [*self.folder.glob("*.txt"), *self.folder.glob("*/log/*.txt"), *self.folder.glob("*/log.txt")]
+        return "\n".join(f"== {p.relative_to(self.folder)}\n{p.read_text(errors='replace')[-2500:]}" for p in paths)
+
+    def until(self, true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+        until = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > until:
+                raise AssertionError(f"waited {seconds} s for {what}\n{self.logs()}")
+            time.sleep(0.1)
+
+    def ended(self, name: str, code: int = 0, seconds: float = SECONDS) -> str:
+        self._count()
+        self.until(lambda: self.started[name].poll() is not None, f"{name} to end", seconds)
+        assert self.started[name].returncode == code, self.logs()
+        return self.said(name)
+
+    def progress(self) -> list[dict]:
+        path = self.host / "progress.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def reached(self, step: str, kind: str, round: int = 0) -> bool:
+        return any(line["step"] == step and line["round"] == round and kind in line for line in self.progress())
+
+    def until_step(self, step: str, kind: str, round: int = 0) -> None:
+        self._count()
+        self.until(lambda: self.reached(step, kind, round), f"step {step} of round {round} to be {kind}")
+
+    def result(self) -> dict:
+        return json.loads((self.host / "results" / "result.json").read_text())
+
+    def labels(self, name: str) -> list[dict]:
+        with open(self.folder / name / "out" / "labels.csv") as file:
+            return list(csv.DictReader(file))
+
+
+def right(machines: Machines, name: str) -> float:
+    party = machines.parties[name]
+    rows = zip(machines.labels(name), party.labels, party.truth)
+    return float(np.mean([row["label"] == truth for row, given, truth in rows if given is None]))
+
+
+LABEL = ["--secure", "psm", "--bits", "1024", "--neighbours", "5", "--step-timeout", str(STEP_SECONDS)]
+TRAIN = ["--job", "train", "--classes", ",".join(map(str, range(10))), "--model", "linear", "--set", "epochs=2", "--step-timeout",
+         str(STEP_SECONDS), "--seed", "5", "--reproducible"]  # fmt: skip
+
+
+# ---------------------------------------------------------------- in `make test`
+
+
+def test_three_parties_label_their_rows(tmp_path):
+    with Machines(tmp_path, *LABEL) as machines:
+        machines.start_all()
+        for name in [*NAMES, "host"]:
+            machines.ended(name)
+        result = machines.result()
+        assert result["labelled"] == NAMES and result["lost"] == []
+        for name in NAMES:
+            rows, party = machines.labels(name), machines.parties[name]
+            assert [row["id"] for row in rows] == party.ids
+            assert [row["given"] or None for row in rows] == party.labels
+            assert right(machines, name) > 0.5
+            home = tmp_path / name
+            assert not (home / "memory").exists() and not (home / "memory.json").exists()  # the job's keys are gone
+            steps = [json.loads(line)["step"] for line in (home / "out" / "disclosure.jsonl").read_text().splitlines()]
+            assert list(dict.fromkeys(steps)) == XCLP
+            assert "What would leave" in machines.said(name) and "Compare these fingerprints" in machines.said(name)
+        known = {p.relative_to(machines.host).as_posix(): p.read_bytes() for p in machines.host.rglob("*") if p.is_file()}
+        assert not [name for name, data in known.items() if b"row1" in data]  # the host has no row of anybody
+
+
+def test_three_parties_train_a_model(tmp_path):
+    with Machines(tmp_path, *TRAIN, "--rounds", "2") as machines:
+        machines.start_all()
+        for name in [*NAMES, "host"]:
+            machines.ended(name)
+        assert machines.result()["rounds"] == 2
+        assert final_state(machines.host) == reference(machines)
+        for name in NAMES:
+            from grapevine.runs import Model
+
+            model = Model.load(tmp_path / name / "out")
+            assert len(model.predict(machines.parties[name].x.astype(np.float32))) == 100
+
+
+def final_state(host: Path) -> bytes:
+    manifest = json.loads((host / "checkpoint" / "manifest.json").read_text())
+    return (host / "checkpoint" / "objects" / manifest["state"]).read_bytes()
+
+
+def reference(machines: Machines) -> bytes:
+    """The last state of the same job in one process, without faults."""
+    folder = machines.folder / "reference"
+    folder.mkdir()
+    (folder / "federation.toml").write_bytes((machines.host / "federation.toml").read_bytes())
+    setup = federation.load_host(folder)
+    data = {name: federation.client_data(federation.load_rows(machines.folder / name), setup.table) for name in machines.names}
+    simulation = Simulation(setup.method, data, setup.models, setup.seed, "strict")
+    server = Server(setup.method, list(data), simulation, setup.models, setup.classes, setup.seed, setup.per_round, setup.rounds)
+    federation.run_job(server, setup, folder)
+    return final_state(folder)
+
+
+def test_what_a_killed_process_started_ends_too(tmp_path):
+    """Also what put itself into a session of its own, as Flower's helpers do."""
+    grandchild = "import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], "
+    grandchild += "start_new_session=True); print(c.pid, flush=True); time.sleep(300)"
+    starter = "import os, sys, time; from pathlib import Path; from grapevine import processes; "
+    starter += (
+        f"print(processes.start([sys.executable, '-c', {grandchild!r}], dict(os.environ), Path(sys.argv[1])).pid, flush=True); "
+    )
+    starter += "time.sleep(300)"
+    log = tmp_path / "log.txt"
+    started = subprocess.Popen([sys.executable, "-c", starter, str(log)], stdout=subprocess.PIPE, text=True)
+    watcher = int(started.stdout.readline())
+    until = time.monotonic() + 60
+    while not (log.exists() and log.read_text().strip()) and time.monotonic() < until:
+        time.sleep(0.1)
+    family = [psutil.Process(pid) for pid in (watcher, *processes.children(watcher))]
+    assert int(log.read_text()) in [process.pid for process in family] and len(family) == 3
+    started.kill()
+    started.wait(timeout=10)
+    started.stdout.close()
+    assert not psutil.wait_procs(family, timeout=30)[1]
+
+
+# ---------------------------------------------------------------- the fault matrix
+
+
+class Hold:
+    """Stops a party inside its next step: the file of its rows becomes a pipe, and whoever reads it waits."""
+
+    def __init__(self, home: Path):
+        self.rows, self.kept = home / "rows.npy", home / "kept.npy"
+        os.replace(self.rows, self.kept)
+        os.mkfifo(self.rows)
+
+    def reached(self) -> bool:
+        """Whether somebody is reading, and so in the step."""
+        try:
+            os.close(os.open(self.rows, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        os.replace(self.kept, self.rows)
+
+
+def hold(machines: Machines, name: str) -> Hold:
+    return Hold(machines.folder / name)
+
+
+@pytest.mark.parties
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+@pytest.mark.parametrize("step", XCLP)
+def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when):
+    with Machines(tmp_path, *LABEL) as machines:
+        machines.start_all()
+        place = XCLP.index(step)
+        if when == "during":
+            # The step before it is answered, or the nodes have begun: from here on south stops at its rows.
+            if place:
+                machines.until_step(XCLP[place - 1], "answered")
+            else:
+                machines.until(lambda: (tmp_path / "south" / "pinned.toml").exists(), "south to confirm")
+            held = hold(machines, "south")
+            machines.until(held.reached, f"south to be in step {step}")
+        else:
+            machines.until_step(step, "asked" if when == "before" else "answered")
+        machines.crash("south")
+        began = time.monotonic()
+        machines.ended("host")
+        # Two exchanges may wait for it in full; then Flower has noticed that the node is gone.
+        assert time.monotonic() - began < 2 * STEP_SECONDS + 120
+        for name in ("east", "north"):
+            machines.ended(name)
+            assert right(machines, name) > 0.5
+        lost = [] if (step, when) == ("receive", "after") else ["south"]
+        result = machines.result()
+        # "before" is a race that south may win: then its answer counts, and it is lost in the step after, or not at all.
+        assert result["lost"] == lost or (when == "before" and result["lost"] in ([], ["south"]))
+
+
+@pytest.mark.parties
+def test_below_the_quorum_the_host_says_who_is_missing_and_everybody_ends(tmp_path):
+    with Machines(tmp_path, *LABEL, "--quorum", "3") as machines:
+        machines.start_all()
+        machines.until_step("meet", "asked")
+        machines.crash("south")
+        said = machines.ended("host", code=2)
+        assert "2 of 3 parties still answer" in said and "south must `grapevine join` again" in said
+        for name in ("east", "north"):
+            assert "the host stopped: 2 of 3 parties still answer" in machines.ended(name, code=2)
+
+
+@pytest.mark.parties
+def test_a_party_that_crashes_in_a_training_round_rejoins(tmp_path):
+    with Machines(tmp_path, *TRAIN, "--rounds", "8") as machines:
+        machines.start_all()
+        machines.until_step("train", "answered", 0)
+        held = hold(machines, "south")
+        machines.until(held.reached, "south to be in a step")
+        machines.crash("south")
+        held.end()
+        machines.until(lambda: any("south" in line.get("missing", ()) for line in machines.progress()), "the host to miss south")
+        machines.rejoin("south")
+        for name in [*NAMES, "host"]:
+            machines.ended(name, seconds=2 * SECONDS)
+        answered = [line for line in machines.progress() if "answered" in line]
+        missed = [i for i, line in enumerate(answered) if "south" in line["missing"]]
+        assert missed and answered[-1]["answered"] == NAMES, "south is back at the end"
+        assert machines.result()["rounds"] == 8
+
+
+@pytest.mark.parties
+@pytest.mark.parametrize("how", ["crash", "terminate"])
+def test_a_host_that_is_killed_and_started_again_ends_with_the_same_result(tmp_path, how):
+    with Machines(tmp_path, *TRAIN, "--rounds", "4") as machines:
+        machines.start_all()
+        machines.until_step("train", "asked", 2)
+        if how == "crash":
+            machines.crash("host")
+        else:
+            machines.started["host"].terminate()
+            machines.started.pop("host").wait(timeout=60)
+        machines.start_host()
+        for name in [*NAMES, "host"]:
+            machines.ended(name, seconds=2 * SECONDS)
+        assert "Going on with east, north, south" in machines.said("host")
+        assert "The host was started again" in machines.said("north")
+        assert machines.result()["rounds"] == 4 and final_state(machines.host) == reference(machines)
+
+
+@pytest.mark.parties
+def test_a_label_job_whose_host_is_killed_begins_again(tmp_path):
+    with Machines(tmp_path, *LABEL, "--seed", "3", "--reproducible") as machines:
+        machines.start_all()
+        machines.until_step("share", "asked")
+        machines.crash("host")
+        machines.start_host()
+        for name in [*NAMES, "host"]:
+            machines.ended(name, seconds=2 * SECONDS)
+        assert machines.result()["labelled"] == NAMES
+        assert all(right(machines, name) > 0.5 for name in NAMES)
+
+
+# A party that does not keep to the rules: what its processes import is changed from outside.
+EVIL = """\
+import sys
+if "grapevine.warm" in sys.orig_argv:
+    import time
+    import grapevine.flower as flower
+    from flwr.app import Array, ArrayRecord, RecordDict
+    honest = flower.pack
+    def raw(data):
+        return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.wire", data)})})
+    def garbage(value):
+        return raw(b"GV1\\n" + bytes(range(256)) * 40)
+    def late(value):
+        time.sleep(%(late)d)
+        return honest(value)
+    def nonsense(value):
+        return honest(dict(value, reply=dict(offer="?", prelude=3, rows=-1, features="many", labels=2**40, classes={})))
+    def much(value):
+        return raw(b"GV1\\n" + bytes(200_000_000))
+    flower.pack = %(kind)s
+"""
+
+
+@pytest.mark.parties
+@pytest.mark.parametrize("kind", ["garbage", "late", "much"])
+def test_a_party_that_sends_garbage_too_much_or_too_late_is_left_out(tmp_path, kind):
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "sitecustomize.py").write_text(EVIL % dict(kind=kind, late=STEP_SECONDS + 30))
+    with Machines(tmp_path, *LABEL) as machines:
+        machines.start_host()
+        for name in ("east", "north"):
+            machines.join(name)
+        machines.join("south", env=dict(PYTHONPATH=str(tmp_path / "evil")))
+        machines.ended("host")
+        for name in ("east", "north"):
+            machines.ended(name)
+            assert right(machines, name) > 0.5
+        assert machines.result()["lost"] == ["south"]
+        assert "the job ended without south" in machines.ended("south", code=2)
+
+
+@pytest.mark.parties
+def test_a_clock_that_is_off_is_refused_at_the_party_and_the_host_goes_on_without_it(tmp_path):
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 60\n")
+    with Machines(tmp_path, *LABEL, names=["east", "north", "south"]) as machines:
+        machines.start_all("east", "north")
+        machines.join("south", env=dict(PYTHONPATH=str(tmp_path / "clock")))
+        said = machines.ended("south", code=2)
+        assert "60 s ahead of the host's" in said or "61 s ahead of the host's" in said
+        machines.join("south")  # the clock has been set
+        for name in [*NAMES, "host"]:
+            machines.ended(name)
+
+
+@pytest.mark.parties
+def test_a_changed_key_stops_the_run_with_a_sentence_on_both_sides(tmp_path):
+    federation.write_toml(tmp_path / "pins.toml", {"south": dict(identity=Identity.generate().public.hex())})
+    with Machines(tmp_path, *LABEL) as machines:
+        machines.start_host()
+        machines.join("east")
+        machines.join("south")
+        machines.join("north", "--pin", str(tmp_path / "pins.toml"))
+        assert "the key of south has changed" in machines.ended("north", code=2)
+        assert "north does not confirm the roster" in machines.ended("host", code=2)
+        for name in ("east", "south"):
+            assert "north does not confirm the roster" in machines.ended(name, code=2)
+        assert machines.progress() == []
+
+
+@pytest.mark.parties
+def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
+    """A node with a key that nobody registered, and Flower's own commands against the open port."""
+    from grapevine import credentials, flower
+
+    with Machines(tmp_path, *LABEL) as machines:
+        machines.start_all("east", "north")
+        machines.until(lambda: {"east", "north"} <= set(federation.load_host(machines.host).roster()), "two to join")
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        credentials.make_node_key(stranger)
+        env = flower.environment(stranger)
+        done = subprocess.run(
+            ["flower-supernode", "--superlink", f"127.0.0.1:{machines.port}", "--root-certificates",
+             str(machines.host / "ca.crt"), "--auth-supernode-private-key", str(stranger / "node.key"), "--port",
+             str(processes.free_port()), "--max-retries", "1"],
+            env=env, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode != 0
+        ca = json.dumps(str(machines.host / "ca.crt"))
+        config = f'[superlink.there]\naddress = "127.0.0.1:{machines.port}"\nroot-certificates = {ca}\n'
+        (stranger / "config.toml").write_text(f'[superlink]\ndefault = "there"\n{config}')
+        app = flower.write_app(stranger / "app")
+        key = str(stranger / "node.pub")
+        for words in (["run", str(app), "there"], ["supernode", "register", key, "there"], ["supernode", "list", "there"]):
+            done = subprocess.run(["flwr", *words, "--format", "json"], env=env, capture_output=True, text=True, timeout=120)
+            assert done.returncode != 0 or json.loads(done.stdout).get("success") is not True, done.stdout
+        machines.join("south")
+        for name in [*NAMES, "host"]:
+            machines.ended(name)
+        assert machines.result()["labelled"] == NAMES
+
+
+@pytest.mark.parties
+def test_the_host_begins_without_a_party_that_does_not_come(tmp_path):
+    with Machines(tmp_path, *LABEL) as machines:
+        table = federation.read_toml(machines.host / "federation.toml")
+        federation.write_toml(machines.host / "federation.toml", dict(table, timeouts=dict(table["timeouts"], join=60.0)))
+        machines.start_all("east", "north")
+        said = machines.ended("host")
+        assert "Beginning without south" in said
+        assert machines.result()["labelled"] == ["east", "north"]
+
+
+@pytest.mark.parties
+def test_the_demo_ends_by_itself(tmp_path):
+    said = subprocess.run([*RUN, "demo", "--parties", "3", "--out", str(tmp_path / "demo")], capture_output=True, text=True,
+                          timeout=900)  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert said.stdout.count("party-0") >= 3 and "Labels, one process a party" in said.stdout
+    assert not [p for p in psutil.process_iter(["cmdline"]) if any(str(tmp_path) in w for w in p.info["cmdline"] or ())]
