@@ -1,8 +1,10 @@
 """FedAvg. McMahan, Moore, Ramage, Hampson, Agüera y Arcas: "Communication-Efficient Learning of Deep Networks from
-Decentralized Data", AISTATS 2017, Algorithm 1. And its upper bound here: the same on all true labels.
+Decentralized Data", AISTATS 2017, Algorithm 1. And its upper bound here: the same on all true labels, with `server_epochs` and
+`pretrain` as the bound of FedAnchor's tables (Qiu et al. 2024): the server trains on its own rows before the first round and
+in turns.
 
-Departures: clients are sampled by number (`--per-round`) rather than by fraction C; the average is over the sampled
-clients that hold labels, weighted by their number of labels.
+Departures: clients are sampled by number (`--per-round`) rather than by fraction C; the average is over the sampled clients
+that hold labels, weighted by their number of labels.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.errors import Mistake
 from grapevine.learn import average, fit
 
 
@@ -42,9 +45,31 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class Supervised(FedAvg):
-    """The upper bound: FedAvg where every row of every client has its true label."""
+    """The upper bound: FedAvg where every row of every client has its true label; the server may train on its own in turns."""
 
     name = "supervised"
     title = "FedAvg on all true labels (upper bound)"
     takes = frozenset({"clients", "server", "both"})
     reveal = True
+
+    server_epochs: int = param(0, "", "passes over the server's rows after every average")
+    server_batch: int = param(10, "", "batch size at the server")
+    pretrain: int = param(0, "", "passes over the server's rows before the first round")
+
+    def check(self, server: Server) -> None:
+        if (self.server_epochs or self.pretrain) and (server.data is None or not len(server.data)):
+            raise Mistake("supervised: server_epochs and pretrain need labels at the server: say --labels server:500.")
+
+    def round(self, server: Server, state: dict) -> dict:
+        t = state["round"]
+        if t == 0 and self.pretrain:
+            state = dict(state, weights=self._at_server(server, state["weights"], self.pretrain, "pretrain"))
+        state = super().round(server, state)
+        if self.server_epochs:
+            state = dict(state, weights=self._at_server(server, state["weights"], self.server_epochs, f"train {t}"))
+        return state
+
+    def _at_server(self, server: Server, weights: dict, epochs: int, name: str) -> dict:
+        model = server.model(weights)
+        fit(model, server.data, self.lr, epochs, server.rng(name), self.server_batch, self.momentum, self.weight_decay)
+        return model.state()

@@ -113,9 +113,11 @@ class MPSSFL(Method):
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """FedAvg's ClientUpdate on the relevant rows (equation 10)."""
         rows = self.relevant(client)
+        if not len(rows):
+            return dict(n=0)
         model = client.model(weights)
         fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch)
-        return dict(weights=model.state(), n=int(len(rows) > 0))
+        return dict(weights=model.state(), n=1)
 
     def relevant(self, client: Client) -> Rows:
         data = client.data
@@ -139,4 +141,5 @@ class MPSSFL(Method):
     def round(self, server: Server, state: dict) -> dict:
         chosen = server.sample(state["round"])
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
+        server.note(nothing_relevant=sum(not reply["n"] for reply in replies.values()))
         return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)

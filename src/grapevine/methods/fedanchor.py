@@ -1,0 +1,191 @@
+"""FedAnchor. Qiu, Gao, Sani, Pan, Zhao, Gusmao, Alibeigi, Iacob, Lane: "FedAnchor: Enhancing Federated Semi-Supervised
+Learning with Label Contrastive Loss for Unlabeled Clients", 2024, Algorithm 1. The server's labelled rows are anchors in a
+latent space; clients label their rows by the anchors they are near to.
+
+Decisions where the paper is silent: SGD, batches and schedule are SemiFL's; the two server epochs are L_s on strong views,
+then L_c on weak views; each of the pre-training's epochs is such a pair, since the first broadcast would come from an
+untrained head otherwise; the contrastive loss moves backbone and anchor head (`head_only=true`: the head alone); mixup mixes
+weak views; a client with an empty fix set is left out; the average is by the clients' numbers of rows. The batch of L_c must
+hold two rows of a class, and its temperature is not given: both are fields.
+Clients do not train the anchor head, so they do not send it back. `contrastive=false` is the ablation of table 3: no L_c, no
+anchor head, similarities between feature vectors.
+`compact=true` sends the mean direction of each class instead of all anchors: equation 3 averages cosines, which is the
+cosine's numerator with the mean of the unit vectors, so pseudo-labels are the same up to rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grapevine import alternate, wire
+from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.data.augment import Views
+from grapevine.data.rows import Rows
+from grapevine.heads import TwoHeads
+from grapevine.learn import Weights, average
+from grapevine.models import Network
+from grapevine.semi import label_contrastive, one_hot
+
+
+@dataclass(frozen=True)
+class FedAnchor(Method):
+    """Pseudo-labels by the mean cosine to the server's anchors; a label contrastive loss shapes the latent space."""
+
+    name = "fedanchor"
+    title = "FedAnchor: pseudo-labels by cosine to the server's labelled anchors (Qiu et al. 2024)"
+    takes = frozenset({"server"})
+
+    threshold: float = param(0.6, "t", "a row is in the fix set if its largest mean cosine is above; -1: always")
+    width: int = param(128, "", "dimensions of the latent space")
+    contrastive: bool = param(True, "L_c", "train the label contrastive loss; false: feature vectors are compared")
+    temperature: float = param(0.5, "τ", "of the label contrastive loss")
+    per_class: bool = param(False, "", "denominator of l(c): pairs with class c only, not all across classes")
+    head_only: bool = param(False, "", "the contrastive loss moves the anchor head, not the backbone")
+    ensembles: int = param(0, "", "weak views whose similarities are averaged for a pseudo-label; 0: the row itself")
+    compact: bool = param(False, "", "send a mean direction per class instead of every anchor")
+    client_mixup: bool = param(True, "", "the mix loss at the clients")
+    server_mixup: bool = param(False, "", "the mix loss at the server: FedAnchor (mix)")
+    mix: float = param(1.0, "b", "weight of the mix loss")
+    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)")
+    pretrain: int = param(5, "", "passes over the anchors before the first round, of both losses")
+    pretrain_lr: float = param(0.05, "", "learning rate of the pre-training")
+    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds")
+    momentum: float = param(0.9, "", "Nesterov momentum of SGD, forgotten between rounds")
+    weight_decay: float = param(5e-4, "", "L2 penalty")
+    clip: float = param(1.0, "", "longest gradient")
+    epochs: int = param(5, "E", "passes over the fix set per round")
+    batch: int = param(10, "", "batch size of the clients")
+    server_epochs: int = param(1, "", "passes over the anchors per round, of each loss")
+    server_batch: int = param(0, "", "batch size at the server; 0: 10, or 250 above 1000 anchors")
+    contrastive_batch: int = param(0, "", "batch size of the contrastive loss; 0: ten rows a class, at least 50")
+
+    def network(self, base: Network) -> Network:
+        return TwoHeads(base, self.width) if self.contrastive else base
+
+    def check(self, server: Server) -> None:
+        alternate.check_labels_at_server(self, server)
+        alternate.check_range(self, -1, 1, "threshold")
+        alternate.check_range(self, 0, 1, "momentum")
+        alternate.check_least(self, width=1, temperature=0.003, ensembles=0, mix=0, pretrain=0, epochs=1, batch=1,
+                              server_epochs=0, server_batch=0, contrastive_batch=0)  # fmt: skip
+
+    def latent(self, model: Network, x: Tensor) -> Tensor:
+        """z: the anchor head's output, or in the ablation the features."""
+        return model.latent(x) if self.contrastive else model.features(x)
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def statistics(self, client: Client, weights: dict) -> dict:
+        """For a model with static normalisation."""
+        return alternate.statistics_reply(client, weights)
+
+    @step
+    def train(
+        self, client: Client, weights: dict, statistics: dict, anchors: Tensor, labels: Tensor, lr: float, round: int
+    ) -> dict:
+        """Lines 7 and 8: pseudo-labels (lines 13–19), fix and mix sets, E epochs."""
+        rows, draw = client.data.unlabelled, client.rng("train", round)
+        model = alternate.loaded(client.model(weights), statistics)
+        score, guess = self.similarities(model, rows, anchors, labels, len(client.data.classes), draw).max(1)  # line 18
+        client.judge(guess, score > self.threshold)
+        fix = torch.nonzero(score > self.threshold).flatten()  # equation 5
+        if not len(fix):
+            return dict(n=0, qualified=0)
+        mix = self.mix if self.client_mixup else 0.0
+        alternate.fit_fix_mix(model, rows, guess, fix, lr, self.epochs, draw, self.batch, self.momentum, self.weight_decay,
+                              self.clip, mix, self.beta)  # fmt: skip
+        return dict(weights=without_anchor_head(model.state()), n=len(rows), qualified=len(fix))
+
+    def similarities(
+        self, model: Network, rows: Rows, anchors: Tensor, labels: Tensor, classes: int, draw: torch.Generator
+    ) -> Tensor:
+        """Line 17 for every row and class, averaged over weak views if there are any."""
+        views = Views(rows)
+        ways = [lambda at: views.weak(at, draw)] * self.ensembles or [views.plain]
+        width = anchors.shape[1]
+        each = [alternate.outputs(lambda x: self.latent(model, x), rows, view, width) for view in ways]
+        return sum(mean_cosines(z, anchors, labels, classes) for z in each) / len(each)
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        return dict(weights=server.model().state(), statistics={}, round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, weights, statistics = state["round"], state["weights"], state["statistics"]
+        lr = alternate.annealed(self.lr, t, server.rounds)
+        chosen = server.sample(t)  # line 4
+        if t == 0:  # appendix C
+            weights = self._at_server(server, weights, self.pretrain_lr, self.pretrain, "pretrain", t)
+            statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
+        broadcast = self.anchors(server, weights, statistics)  # line 5
+        server.note(anchor_overhead=100 * wire.size(broadcast) / wire.size(without_anchor_head(weights)))
+        replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t, **broadcast)  # 6–9
+        server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
+        weights = {**weights, **average(replies, otherwise={})}  # line 10
+        weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)  # line 11
+        statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
+        return dict(weights=weights, statistics=statistics, round=t + 1)
+
+    def anchors(self, server: Server, weights: Weights, statistics: dict) -> dict[str, Tensor]:
+        """What clients compare their rows with: unit vectors of the anchors and their labels, or a mean of them per class."""
+        model, rows = alternate.loaded(server.model(weights), statistics), server.data
+        width = self.width if self.contrastive else model.features_dim
+        z = F.normalize(alternate.outputs(lambda x: self.latent(model, x), rows, rows.inputs, width), dim=1)
+        labels = rows.y.to(torch.int16)
+        if self.compact:
+            z, labels = class_means(z, labels, len(server.classes)), torch.arange(len(server.classes), dtype=torch.int16)
+        return dict(anchors=z, labels=labels)
+
+    def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
+        """ServerTraining: an epoch of L_s and one of L_c, in turns."""
+        model, rows, draw = server.model(weights), server.data, server.rng(name, t)
+        batch = alternate.server_batch(self.server_batch, len(rows))
+        for _ in range(epochs):
+            alternate.fit_fix_mix(model, rows, rows.y, torch.arange(len(rows)), lr, 1, draw, batch, self.momentum,
+                                  self.weight_decay, self.clip, self.mix if self.server_mixup else 0.0, self.beta)  # fmt: skip
+            if self.contrastive:
+                self._contrast(model, rows, lr, draw, self.contrastive_batch or max(50, 10 * len(server.classes)))
+        return model.state()
+
+    def _contrast(self, model: TwoHeads, rows: Rows, lr: float, draw: torch.Generator, batch: int) -> None:
+        """One epoch of equation 2."""
+        views = Views(rows)
+        optimiser = alternate.sgd(model, lr, self.momentum, self.weight_decay)
+        for at in torch.randperm(len(rows), generator=draw).split(batch):
+            f = model.features(views.weak(at, draw))
+            z = model.anchor(f.detach() if self.head_only else f)
+            loss = label_contrastive(z, rows.y[at].to(z.device), self.temperature, self.per_class)
+            alternate.descend(model, optimiser, loss, self.clip)
+
+    # ------------------------------------------------------------ prediction
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["weights"], statistics=state["statistics"])
+
+    def predictor(self, model: Network, shared: dict) -> Predict:
+        """The classification head's."""
+        model = alternate.loaded(model.load(shared["weights"]), shared["statistics"])
+        return lambda x: torch.softmax(model(x), 1)
+
+
+def class_means(anchors: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The mean of each class's vectors, (classes, width)."""
+    members = one_hot(labels, classes)
+    return members.T @ anchors / members.sum(0).clamp(min=1)[:, None]
+
+
+def mean_cosines(z: Tensor, anchors: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Equation 3: the mean cosine of every row of z to each class's anchors, given as unit vectors; −1 for a class without."""
+    s = F.normalize(z, dim=1) @ class_means(anchors, labels, classes).T
+    return s.masked_fill(one_hot(labels, classes).sum(0) == 0, -1.0)
+
+
+def without_anchor_head(weights: Weights) -> Weights:
+    """What FedAvg would send."""
+    return {name: w for name, w in weights.items() if not name.startswith("anchor.")}

@@ -1,0 +1,228 @@
+"""The two baselines of MP-SSFL that pick relevant rows by their given labels. No code of either is public: these are
+reimplementations from their description.
+
+`rds`: Nagalapatti, Mittal, Narayanam: "Is Your Data Relevant?: Dynamic Selection of Relevant Data for Federated Learning",
+AAAI 2022 (FLRD). Each client learns a private relevance predictor g(x, y) ∈ [0, 1] by policy gradients (REINFORCE): it draws a
+subset of its rows, trains on it, and hears from the server how much its model lowers the loss on the server's rows. Our
+choices: g is an MLP on the global model's features and class probabilities of x and on y; the reward is the fall of the loss
+less its moving average.
+
+`tuor`: Tuor, Wang, Ko, Liu, Leung: "Overcoming Noisy and Irrelevant Data in Federated Learning", ICPR 2020. A benchmark model,
+trained on a part of the server's rows, gives a loss to each row; the threshold λ is where the losses up to λ of all clients
+are distributed most like those of the server's other rows (least Kolmogorov–Smirnov distance). **Every client reveals the loss
+of each of its labelled rows to the server** (sorted, so not which row has which).
+
+Both use labelled rows alone; unlabelled rows are set aside. Averages are by the number of rows trained on. What a client finds
+relevant stays in its memory as "relevant", one truth value per labelled row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grapevine import alternate
+from grapevine.core import Client, Method, Server, param, step
+from grapevine.data.rows import Rows
+from grapevine.errors import Mistake
+from grapevine.heads import linear
+from grapevine.learn import average, fit
+from grapevine.models import Network
+from grapevine.semi import one_hot
+
+CANDIDATES = 1000  # most thresholds that are tried
+
+
+@torch.no_grad()
+def losses(model: Network, rows: Rows) -> Tensor:
+    """The cross-entropy of each row's given label."""
+    model.eval()
+    pieces = [F.cross_entropy(model(x), y, reduction="none").cpu() for x, y in rows.batches(500)]
+    return torch.cat([torch.empty(0), *pieces])
+
+
+# ---------------------------------------------------------------- Tuor et al.
+
+
+@dataclass(frozen=True)
+class Tuor(Method):
+    """FedAvg on the rows whose loss under the server's benchmark model is below a threshold."""
+
+    name = "tuor"
+    title = "Tuor et al. 2020, reimplemented: a loss threshold; the server learns the loss of every labelled row"
+    takes = frozenset({"both"})
+
+    benchmark: float = param(0.7, "", "share of the server's rows that train the benchmark model; the rest give losses")
+    server_epochs: int = param(30, "", "passes over the server's rows for the benchmark model")
+    server_batch: int = param(10, "", "batch size at the server")
+    server_lr: float = param(0.05, "", "learning rate at the server")
+    lr: float = param(0.1, "η", "learning rate of the clients")
+    epochs: int = param(5, "E", "passes per round over the relevant rows")
+    batch: int = param(50, "B", "batch size of the clients")
+
+    def check(self, server: Server) -> None:
+        if not 0 < self.benchmark < 1:
+            raise Mistake(
+                f"tuor: benchmark={self.benchmark:g} is a share of the server's rows: take 0 to 1, as in benchmark=0.7."
+            )
+        alternate.check_least(self, server_epochs=1, server_batch=1, epochs=1, batch=1)
+        if server.data is None or min(parts := self._parts(server)) < 1:
+            n = 0 if server.data is None else sum(parts)
+            raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
+
+    def _parts(self, server: Server) -> tuple[int, int]:
+        first = round(len(server.data) * self.benchmark)
+        return first, len(server.data) - first
+
+    @step
+    def measure(self, client: Client, benchmark: dict) -> dict:
+        """The loss of every labelled row under the benchmark model. This reveals them."""
+        found = losses(client.model(benchmark), client.data.labelled)
+        client.memory["losses"] = found
+        return dict(losses=found.sort().values)
+
+    @step
+    def select(self, client: Client, threshold: float) -> dict:
+        if "losses" in client.memory:
+            client.memory["relevant"] = client.memory["losses"] <= threshold
+        return {}
+
+    @step
+    def train(self, client: Client, weights: dict, round: int) -> dict:
+        rows = client.data.labelled
+        relevant = client.memory.get("relevant", torch.zeros(len(rows), dtype=torch.bool))
+        return train_on(client, self, weights, rows.take(torch.nonzero(relevant).flatten()), round)
+
+    def setup(self, server: Server) -> dict:
+        order = torch.randperm(len(server.data), generator=server.rng("benchmark"))
+        first, rest = (server.data.take(at) for at in order.split(self._parts(server)))
+        model = server.model()
+        fit(model, first, self.server_lr, self.server_epochs, server.rng("train benchmark"), self.server_batch)
+        replies = server.ask(self.measure, benchmark=model.state())
+        theirs = torch.cat([torch.empty(0), *(reply["losses"] for reply in replies.values())])
+        if not len(theirs):
+            raise Mistake("tuor: no client has a labelled row: say --labels server:500,clients:all.")
+        threshold = loss_threshold(losses(model, rest).numpy(), theirs.numpy())
+        server.note(threshold=threshold)
+        server.ask(self.select, threshold=threshold)
+        return dict(weights=server.model().state(), round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        replies = server.ask(self.train, to=server.sample(state["round"]), weights=state["weights"], round=state["round"])
+        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
+
+
+def loss_threshold(benchmark: np.ndarray, clients: np.ndarray, candidates: int = CANDIDATES) -> float:
+    """λ among the clients' losses with the least KS distance between the benchmark's losses and the clients' up to λ.
+
+    With more losses than `candidates`, as many of them, equally spaced by rank, are tried. The largest of equals is taken.
+    """
+    P, V = np.sort(clients.astype(np.float64)), np.sort(benchmark.astype(np.float64))
+    # F_V at each client's loss, and just below it: between two of them the clients' distribution does not move.
+    at, below = (np.searchsorted(V, P, side) / len(V) for side in ("right", "left"))
+    last = np.flatnonzero(np.append(P[1:] > P[:-1], True)) + 1  # how many losses are up to each distinct value
+    tried = last[np.unique(np.linspace(0, len(last) - 1, min(candidates, len(last))).round().astype(int))]
+    ranks = np.searchsorted(P, P, "right"), np.searchsorted(P, P, "left")
+    best, threshold = np.inf, P[-1]
+    for m in tried:
+        distance = max(np.abs(at[:m] - ranks[0][:m] / m).max(), np.abs(below[:m] - ranks[1][:m] / m).max())
+        if distance <= best:
+            best, threshold = distance, P[m - 1]
+    return float(threshold)
+
+
+# ---------------------------------------------------------------- RDS
+
+
+@dataclass(frozen=True)
+class RDS(Method):
+    """FedAvg on rows that each client's relevance predictor picks; the server's rewards train the predictors."""
+
+    name = "rds"
+    title = "RDS, reimplemented: relevance predictors trained by rewards (Nagalapatti et al. 2022)"
+    takes = frozenset({"both"})
+
+    hidden: int = param(64, "", "hidden units of a relevance predictor")
+    selector_lr: float = param(0.1, "", "learning rate of a relevance predictor")
+    window: int = param(20, "T", "rewards that the moving average, subtracted from a reward, spans")
+    lr: float = param(0.1, "η", "learning rate of the clients")
+    epochs: int = param(5, "E", "passes per round over the picked rows")
+    batch: int = param(50, "B", "batch size of the clients")
+
+    def check(self, server: Server) -> None:
+        alternate.check_least(self, hidden=1, window=1, epochs=1, batch=1)
+        if server.data is None or not len(server.data):
+            raise Mistake("rds needs labels at the server for its rewards: say --labels server:500,clients:all.")
+
+    @step
+    def train(self, client: Client, weights: dict, round: int) -> dict:
+        """Draw rows by their relevance, train on them, and keep ∇ log π of the draw until the reward comes."""
+        rows, draw = client.data.labelled, client.rng("train", round)
+        if not len(rows):
+            return dict(n=0)
+        inputs = self._inputs(client.model(weights), rows, len(client.data.classes))
+        selector = self._selector(client, inputs.shape[1])
+        logits = selector(inputs)[:, 0]
+        g = torch.sigmoid(logits.detach())
+        picked = torch.bernoulli(g, generator=draw)
+        score = -F.binary_cross_entropy_with_logits(logits, picked, reduction="sum")  # log π(picked)
+        gradient = torch.autograd.grad(score, list(selector.parameters()))
+        client.memory["selector"] = selector.state_dict()
+        client.memory["gradient"] = dict(zip(selector.state_dict(), gradient))
+        client.memory["relevant"] = g >= 0.5
+        return train_on(client, self, weights, rows.take(torch.nonzero(picked).flatten()), round)
+
+    @step
+    def reward(self, client: Client, advantage: float) -> dict:
+        """φ ← φ + α · advantage · ∇ log π."""
+        selector, gradient = client.memory["selector"], client.memory["gradient"]
+        client.memory["selector"] = {name: w + self.selector_lr * advantage * gradient[name] for name, w in selector.items()}
+        return {}
+
+    @torch.no_grad()
+    def _inputs(self, model: Network, rows: Rows, classes: int) -> Tensor:
+        model.eval()
+        pieces = []
+        for x, y in rows.batches(500):
+            f = model.features(x)
+            pieces.append(torch.cat([F.normalize(f, dim=1), model.head(f).softmax(1), one_hot(y, classes)], 1).cpu())
+        return torch.cat(pieces)
+
+    def _selector(self, client: Client, inputs: int) -> nn.Sequential:
+        draw = client.rng("selector")
+        selector = nn.Sequential(linear(inputs, self.hidden, draw), nn.ReLU(), linear(self.hidden, 1, draw))
+        if "selector" in client.memory:
+            selector.load_state_dict(client.memory["selector"])
+        else:
+            nn.init.zeros_(selector[2].weight)  # every row begins with a relevance of one half
+            nn.init.zeros_(selector[2].bias)
+        return selector
+
+    def setup(self, server: Server) -> dict:
+        return dict(weights=server.model().state(), baseline=0.0, round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, weights, baseline = state["round"], state["weights"], state["baseline"]
+        replies = server.ask(self.train, to=server.sample(t), weights=weights, round=t)
+        used = {id: reply for id, reply in replies.items() if reply["n"]}
+        before = losses(server.model(weights), server.data).mean().item()
+        rewards = {id: before - losses(server.model(reply["weights"]), server.data).mean().item() for id, reply in used.items()}
+        server.ask(self.reward, each={id: dict(advantage=r - baseline) for id, r in rewards.items()})
+        if rewards:
+            mean = sum(rewards.values()) / len(rewards)
+            server.note(reward=mean)
+            baseline += (mean - baseline) / self.window
+        return dict(weights=average(used, otherwise=weights), baseline=baseline, round=t + 1)
+
+
+def train_on(client: Client, method: Tuor | RDS, weights: dict, rows: Rows, round: int) -> dict:
+    """FedAvg's ClientUpdate on some rows; no weights if there are none."""
+    if not len(rows):
+        return dict(n=0)
+    model = client.model(weights)
+    fit(model, rows, method.lr, method.epochs, client.rng("fit", round), method.batch)
+    return dict(weights=model.state(), n=len(rows))

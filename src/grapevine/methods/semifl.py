@@ -1,0 +1,128 @@
+"""SemiFL. Diao, Ding, Tarokh: "SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training",
+NeurIPS 2022, Algorithm 1. Clients without labels train on what the global model is sure of; the server trains on its labels in
+turn.
+
+A round: the server sends the model with the statistics of its static batch normalisation; a client labels one weak view of
+every row once, in evaluation mode; rows from the threshold on are its fix set, and as many drawn from all its rows its mix
+set; it trains on both; the server averages uniformly, with momentum, and then trains on its own labels.
+
+Departures: statistics are those of the round's clients and of the server, taken after the server has trained (the authors'
+code takes all clients'); they are sums of activations per channel, sent in the clear. A client with an empty fix set is left
+out. `sbn=true` replaces the model's batch normalisation of images; one of vectors (mlp) keeps running statistics, averaged.
+The momentum of SGD is forgotten between rounds. `pretrain` and `server_mixup` are FedAnchor's comparison, not this paper's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from grapevine import alternate
+from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.data.augment import Views
+from grapevine.learn import Weights, add, average, parameter_names, subtract
+from grapevine.models import Network
+from grapevine.semi import pseudo_labels
+
+
+@dataclass(frozen=True)
+class SemiFL(Method):
+    """Confident pseudo-labels of the global model at the clients, labels at the server, in turns."""
+
+    name = "semifl"
+    title = "SemiFL: clients on the global model's confident labels, the server on its own, in turns (Diao et al. 2022)"
+    takes = frozenset({"server"})
+
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label in the fix set")
+    client_mixup: bool = param(True, "", "the mix loss at the clients")
+    server_mixup: bool = param(False, "", "the mix loss at the server")
+    mix: float = param(1.0, "λ", "weight of the mix loss")
+    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)")
+    global_momentum: float = param(0.5, "β_g", "momentum of the server's averaged step")
+    sbn: bool = param(True, "", "static batch normalisation in place of the model's")
+    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds")
+    momentum: float = param(0.9, "β_l", "Nesterov momentum of SGD")
+    weight_decay: float = param(5e-4, "", "L2 penalty")
+    clip: float = param(1.0, "", "longest gradient")
+    epochs: int = param(5, "E", "passes over the fix set per round")
+    batch: int = param(10, "B_m", "batch size of the clients")
+    server_epochs: int = param(5, "E", "passes over the server's rows per round")
+    server_batch: int = param(0, "B_s", "batch size at the server; 0: 10, or 250 above 1000 rows")
+    pretrain: int = param(0, "", "passes over the server's rows before the first round")
+
+    def network(self, base: Network) -> Network:
+        return alternate.with_static_norm(base) if self.sbn else base
+
+    def check(self, server: Server) -> None:
+        alternate.check_labels_at_server(self, server)
+        alternate.check_range(self, 0, 1, "threshold", "global_momentum", "momentum")
+        alternate.check_least(self, epochs=1, batch=1, server_epochs=0, server_batch=0, pretrain=0, mix=0)
+
+    # ------------------------------------------------------------ client
+
+    @step
+    def statistics(self, client: Client, weights: dict) -> dict:
+        return alternate.statistics_reply(client, weights)
+
+    @step
+    def train(self, client: Client, weights: dict, statistics: dict, lr: float, round: int) -> dict:
+        """ClientUpdate: pseudo-labels, fix and mix sets, E epochs."""
+        rows, draw = client.data.unlabelled, client.rng("train", round)
+        model = alternate.loaded(client.model(weights), statistics)
+        views = Views(rows)
+        logits = alternate.outputs(model, rows, lambda at: views.weak(at, draw), len(client.data.classes))
+        labels, sure, _ = pseudo_labels(logits, self.threshold, logits=True)
+        client.judge(labels, sure)
+        fix = torch.nonzero(sure).flatten()
+        if not len(fix):
+            return dict(n=0, qualified=0)
+        mix = self.mix if self.client_mixup else 0.0
+        alternate.fit_fix_mix(model, rows, labels, fix, lr, self.epochs, draw, self.batch, self.momentum, self.weight_decay,
+                              self.clip, mix, self.beta)  # fmt: skip
+        return dict(weights=model.state(), n=1, qualified=len(fix))
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        return dict(weights=server.model().state(), velocity={}, statistics={}, round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, weights, statistics = state["round"], state["weights"], state["statistics"]
+        lr = alternate.annealed(self.lr, t, server.rounds)
+        chosen = server.sample(t)
+        if t == 0:
+            weights = self._at_server(server, weights, self.lr, self.pretrain, "pretrain", t)
+            statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
+        replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t)
+        server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
+        used = {id: reply for id, reply in replies.items() if reply["n"]}
+        velocity = state["velocity"]
+        if used:
+            weights, velocity = self._aggregate(server, weights, velocity, average(used, by=None))
+        weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)
+        statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
+        return dict(weights=weights, velocity=velocity, statistics=statistics, round=t + 1)
+
+    def _aggregate(self, server: Server, weights: Weights, velocity: Weights, mean: Weights) -> tuple[Weights, Weights]:
+        """v ← β_g v + (w − mean), w ← w − v for what is trained; running statistics are the mean's."""
+        names = parameter_names(server.model())
+        moved = subtract(weights, {name: mean[name] for name in names})
+        velocity = add(moved, velocity, self.global_momentum) if velocity else moved
+        return {**mean, **subtract(weights, velocity)}, velocity
+
+    def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
+        model, rows = server.model(weights), server.data
+        alternate.fit_fix_mix(model, rows, rows.y, torch.arange(len(rows)), lr, epochs, server.rng(name, t),
+                              alternate.server_batch(self.server_batch, len(rows)), self.momentum, self.weight_decay, self.clip,
+                              self.mix if self.server_mixup else 0.0, self.beta, strong=False)  # fmt: skip
+        return model.state()
+
+    # ------------------------------------------------------------ prediction
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["weights"], statistics=state["statistics"])
+
+    def predictor(self, model: Network, shared: dict) -> Predict:
+        model = alternate.loaded(model.load(shared["weights"]), shared["statistics"])
+        return lambda x: torch.softmax(model(x), 1)
