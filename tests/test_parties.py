@@ -201,7 +201,13 @@ def test_three_parties_label_their_rows(tmp_path):
             assert [row["given"] or None for row in rows] == party.labels
             assert right(machines, name) > 0.5
             home = tmp_path / name
-            assert not (home / "memory").exists() and not (home / "memory.json").exists()  # the job's keys are gone
+            left = {path.name for path in home.iterdir()}
+            assert not left & {
+                "memory",
+                "memory.json",
+                "rows.npy",
+                "rows.json",
+            }  # the job's keys and the copy of the rows are gone
             steps = [json.loads(line)["step"] for line in (home / "out" / "disclosure.jsonl").read_text().splitlines()]
             assert list(dict.fromkeys(steps)) == XCLP
             assert "What would leave" in machines.said(name) and "Compare these fingerprints" in machines.said(name)
@@ -234,7 +240,10 @@ def reference(machines: Machines) -> bytes:
     folder.mkdir()
     (folder / "federation.toml").write_bytes((machines.host / "federation.toml").read_bytes())
     setup = federation.load_host(folder)
-    data = {name: federation.client_data(federation.load_rows(machines.folder / name), setup.table) for name in machines.names}
+    rows = {
+        name: federation.read_rows(machines.folder / f"{name}.csv", "digit", None, setup.table, name) for name in machines.names
+    }
+    data = {name: federation.client_data(party, setup.table) for name, party in rows.items()}
     simulation = Simulation(setup.method, data, setup.models, setup.seed, "strict")
     server = Server(setup.method, list(data), simulation, setup.models, setup.classes, setup.seed, setup.per_round, setup.rounds)
     federation.run_job(server, setup, folder)

@@ -268,7 +268,7 @@ def join(token: str | None, data: str | None, label: str | None, id_column: str 
     def line(text: str) -> None:
         if text != last[0]:
             last[0] = text
-            click.echo(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:]}.")
+            click.echo(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
 
     if pin and not Path(pin).exists():
         raise Mistake(f"there is no file {pin}: --pin takes the pinned.toml of an earlier job.")

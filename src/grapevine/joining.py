@@ -91,7 +91,7 @@ def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
         except Unreachable as problem:
             if time.monotonic() > until:
                 raise
-            talk.line(f"waiting for the host: {problem}")
+            talk.line(f"waiting for the host ({str(problem).split(': ')[0]})")
             time.sleep(TICK)
 
 
@@ -123,6 +123,8 @@ def _enrol(folder: Path, token: Token, data: str | None, label: str | None, id: 
 def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
     """A party that has joined before, with the keys and rows of that time."""
     party = read_toml(folder / "party.toml")
+    if "finished" in party:
+        raise Mistake(f"the job of {folder} is finished, its results are in {party['finished']}: a new job takes a new --home.")
     if token and (token.name, token.federation) != (party["name"], party["federation"]):
         raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
     identity = Identity.load(folder / "identity.pem")
@@ -172,7 +174,7 @@ class _Stay:
             except Unreachable as problem:
                 if time.monotonic() - away > AWAY_SECONDS:
                     raise
-                self.talk.line(f"the host is away: {problem}")
+                self.talk.line(f"the host is away ({str(problem).split(': ')[0]})")
                 time.sleep(TICK)
                 continue
             if told["hash"] != self.party["hash"]:
@@ -251,9 +253,11 @@ class _Stay:
             os.replace(beside, self.out)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        # The keys of this job end with it: who steals the identity later cannot open what was sent.
+        # The keys of this job end with it: who steals the identity later cannot open what was sent. So does the copy of the rows.
         shutil.rmtree(self.folder / "memory", ignore_errors=True)
-        (self.folder / "memory.json").unlink(missing_ok=True)
+        for name in ("memory.json", "rows.npy", "rows.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        write_toml(self.folder / "party.toml", dict(self.party, finished=str(self.out.resolve())), secret=True)
         return self.out
 
     def _write_labels(self, out: Path) -> None:
