@@ -188,7 +188,8 @@ run_simulation(server_app=server, client_app=client, num_supernodes=%(clients)d,
                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
 stamps = Timed.stamps
 steady = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
-print("RESULT " + json.dumps({"steady": steady, "with_start": (time.perf_counter() - began) / len(stamps), "rounds": len(stamps)}))
+with_start = (time.perf_counter() - began) / len(stamps)
+print("RESULT " + json.dumps({"steady": steady, "with_start": with_start, "rounds": len(stamps)}))
 """
 
 
@@ -237,15 +238,19 @@ def main() -> None:
     # The least of several turns: what the machine can do when nobody else disturbs it.
     best = {name: min(values) for name, values in seconds.items()}
     one, two = best["grapevine, 1 worker"], best["grapevine, 2 workers"]
+    setting = (
+        f"FedAvg, {split.dataset.name}, {clients} clients × {rows}, {PER_ROUND} a round, {EPOCHS} epochs, batch {BATCH}, cnn"
+    )
     result = dict(
-        setting=f"FedAvg, {split.dataset.name}, {clients} clients × {rows}, {PER_ROUND} a round, {EPOCHS} epochs, batch {BATCH}, cnn",
+        setting=setting,
         seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
         one_worker_against_bare_loop=one / best["bare loop, 1 thread"], two_workers_speedup=one / two,
         machine=platform.processor() or platform.machine(), cores=os.cpu_count(), torch=torch.__version__, version=gv.__version__,
     )  # fmt: skip
     few, many = (10, 20) if flags.quick else (100, 1000)
     shape = split.dataset.x.shape
-    result["memory_mb"] = {str(n): memory(n, rows if n == few else rows // 10, flags.quick) for n in (few, many)}
+    sizes = (few,) if flags.quick else (few, many)
+    result["memory_mb"] = {str(n): memory(n, rows if n == few else rows // 10, flags.quick) for n in sizes}
     result["data_mb"] = split.dataset.x.numel() * split.dataset.x.element_size() / 2**20
     if not flags.quick and not flags.no_flower:
         peer = flower(rounds * 3, clients, rows)

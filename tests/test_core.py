@@ -119,7 +119,11 @@ def test_a_client_lost_for_good_and_a_step_that_needs_everybody(digits):
 
 @pytest.mark.parametrize("mode", ["fast", "strict"])
 def test_a_damaged_reply_is_a_missing_one_and_a_second_one_is_ignored(digits, mode):
-    faults = [Fault(0, "count", kind="corrupt"), Fault(1, "count", kind="duplicate"), Fault(2, "count", kind="delay", seconds=0.01)]
+    faults = [
+        Fault(0, "count", kind="corrupt"),
+        Fault(1, "count", kind="duplicate"),
+        Fault(2, "count", kind="delay", seconds=0.01),
+    ]
     method, server, _ = federation(digits, mode, faults=faults)
     assert server.ask(method.count, times=1) == {i: dict(calls=1) for i in (1, 2, 3)}
 
@@ -127,7 +131,12 @@ def test_a_damaged_reply_is_a_missing_one_and_a_second_one_is_ignored(digits, mo
 def test_streams_depend_on_seed_and_names_alone():
     draw = lambda *key: torch.rand(4, generator=core.rng(*key)).tolist()  # noqa: E731
     assert draw(0, "client", 1, "train", 2) == draw(0, "client", 1, "train", 2)
-    others = [(1, "client", 1, "train", 2), (0, "client", 2, "train", 2), (0, "client", 1, "train", 3), (0, "client", "1", "train", 2)]
+    others = [
+        (1, "client", 1, "train", 2),
+        (0, "client", 2, "train", 2),
+        (0, "client", 1, "train", 3),
+        (0, "client", "1", "train", 2),
+    ]
     assert len({tuple(draw(*key)) for key in [(0, "client", 1, "train", 2), *others]}) == 5
 
 

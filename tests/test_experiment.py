@@ -76,7 +76,9 @@ class Scripted(Method):
 
     def round(self, server, state):
         round = state["round"] + 1
-        return dict(weights={name: w * 0 + (1 if round == 2 else -1) * TEACHER[name] for name, w in state["weights"].items()}, round=round)
+        return dict(
+            weights={name: w * 0 + (1 if round == 2 else -1) * TEACHER[name] for name, w in state["weights"].items()}, round=round
+        )
 
 
 TEACHER: dict = {}

@@ -89,7 +89,7 @@ def test_scaffold_follows_algorithm_1_for_two_rounds(digits):
         state = method.round(server, state)
         dx, dc = [], []
         for i in (0, 1):
-            correct = lambda w, g, i=i: {name: g[name] - c_i[i][name] + c[name] for name in w}  # noqa: E731
+            correct = lambda w, g, c_i=c_i[i], c=c: {name: g[name] - c_i[name] + c[name] for name in w}  # noqa: E731
             y = local(x, data[i].labelled, lr, K, correct)
             new = {name: c_i[i][name] - c[name] + (x[name] - y[name]) / (K * lr) for name in x}
             dx.append({name: y[name] - x[name] for name in x})
@@ -102,7 +102,10 @@ def test_scaffold_follows_algorithm_1_for_two_rounds(digits):
 
 
 def test_average_by_hand():
-    replies = {1: dict(w=dict(a=torch.tensor([1.0, 2.0]), k=torch.tensor(4)), n=1), 0: dict(w=dict(a=torch.tensor([4.0, 8.0]), k=torch.tensor(7)), n=2)}
+    replies = {
+        1: dict(w=dict(a=torch.tensor([1.0, 2.0]), k=torch.tensor(4)), n=1),
+        0: dict(w=dict(a=torch.tensor([4.0, 8.0]), k=torch.tensor(7)), n=2),
+    }
     mean = learn.average(replies, "w")
     assert mean["a"].tolist() == [3.0, 6.0] and mean["k"].item() == 6 and mean["k"].dtype == torch.int64
     assert learn.average(replies, "w", by=None)["a"].tolist() == [2.5, 5.0]

@@ -38,7 +38,9 @@ leaves = st.one_of(
     arrays.map(torch.from_numpy),
 )  # fmt: skip
 keys = st.one_of(st.text(max_size=5), st.integers(-5, 5))
-messages = st.dictionaries(keys, st.recursive(leaves, lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=8), max_size=4)
+messages = st.dictionaries(
+    keys, st.recursive(leaves, lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=8), max_size=4
+)
 
 
 @given(messages)
@@ -65,7 +67,9 @@ def test_big_endian_arrays_travel_as_their_values():
     assert np.array_equal(wire.decode(wire.encode({"x": x}))["x"], x)
 
 
-@pytest.mark.parametrize("value", [[1], (1,), None, {1, 2}, object(), 1j, np.array(["a"]), np.array([object()]), torch.zeros(1, dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    "value", [[1], (1,), None, {1, 2}, object(), 1j, np.array(["a"]), np.array([object()]), torch.zeros(1, dtype=torch.bfloat16)]
+)
 def test_anything_else_raises_with_its_path(value):
     for function in (wire.encode, wire.check):
         with pytest.raises(wire.WireError, match=r"^outer\.inner"):

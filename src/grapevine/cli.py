@@ -67,7 +67,7 @@ def experiment_flags(command: Callable) -> Callable:
         click.option("--label", metavar="COL", help="The label column of a table."),
         click.option("--party", metavar="COL", help="The column of a table that says whose row it is."),
         click.option("--clients", type=int, help="Number of clients [100, or all parties of a natural partition]."),
-        click.option("--partition", default="iid", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch or natural."),
+        click.option("--partition", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch, natural [iid]."),
         click.option("--split", "split_file", metavar="FILE", help="Use the split.json of another run."),
         click.option("--labels", default="all", metavar="WHERE", help=LABELS),
         click.option("--flip", default=0.0, metavar="SHARE", help="Share of the clients' labels made wrong."),
@@ -102,9 +102,12 @@ def make_split(flags: dict[str, Any], seed: int) -> Any:
         foreign = data.load(flags["irrelevant"].rsplit(":", 1)[0], data_dir=flags["data_dir"])
     if flags["split_file"]:
         return data.Split.load(flags["split_file"], dataset, foreign)
-    names = ("partition", "labels", "flip", "irrelevant", "validation")
-    clients = flags["clients"] if flags["clients"] or flags["partition"] == "natural" else 100
-    return dataset.split(clients=clients, **{name: flags[name] for name in names}, foreign=foreign, seed=seed)
+    names = ("labels", "flip", "irrelevant", "validation")
+    partition = flags["partition"] or ("natural" if flags["party"] else "iid")
+    clients = flags["clients"] if flags["clients"] or partition == "natural" else 100
+    return dataset.split(
+        clients=clients, partition=partition, **{name: flags[name] for name in names}, foreign=foreign, seed=seed
+    )
 
 
 def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
@@ -413,9 +416,9 @@ def demo(out: str | None, parties: int | None) -> None:
     read = digits_parties(10)
     rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
     click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
-    method = job.make_method("mlwe", 1024, 10, 0.99, "standard", False, 1, "paper", True, None)
+    method = job.make_method("mlwe", 1024, "auto", 0.99, "standard", False, 1, "paper", True, None)
     with stopped("nothing was written"), StepBar("label") as bar:
-        result = job.run(read, method, None, min(2, os.cpu_count() or 1), 0.0, bar)
+        result = job.run(read, method, None, min(2, os.cpu_count() or 1), 0.0, bar, baselines=True)
         job.write(folder, result, command_line())
     show_labels(result, folder)
 

@@ -62,7 +62,7 @@ class AgreementError(Mistake):
 
 
 class Identity:
-    """A party's long-term Ed25519 key. It signs ephemeral keys and nothing else."""
+    """A party's long-term Ed25519 key. It signs ephemeral keys, and what passes through the server from client to client."""
 
     def __init__(self, secret: bytes):
         self._key = Ed25519PrivateKey.from_private_bytes(secret)

@@ -25,7 +25,7 @@ never used twice. What the server must be trusted with is the paper's: that H, S
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -226,6 +226,10 @@ class Label(Method):
     impute: bool = param(False, "", "missing features become the secure mean")
     groups: int = param(1, "", "parties are labelled in so many separate groups")
     expected: bool = param(True, "", "estimate the accuracy from hidden labels")
+
+    def steps(self, prefix: str = "") -> dict[str, Callable]:
+        """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
+        return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
 
     # ------------------------------------------------------------ client
 
