@@ -20,8 +20,10 @@ LABELS = dict(clients="clients:180", server="server:120", both="server:120,clien
 
 # What keeps a method within its ten seconds here, and changes nothing in how it works.
 SMALL = {
-    "protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2), "fixmatch": dict(epochs=2), "mixmatch": dict(epochs=2, weight=10.0),
-    "fedsiam": dict(epochs=2), "fedmatch": dict(lr=0.02, interval=1),
+    "protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2), "fixmatch": dict(epochs=2),
+    "mixmatch": dict(epochs=2, weight=10.0), "fedmatch": dict(lr=0.02, interval=1), "fedsiam": dict(epochs=2),
+    "fedanchor": dict(epochs=1, batch=50, pretrain=1), "semifl": dict(server_epochs=2),
+    "fedcon": dict(epochs=1, hidden=32, server_epochs=2, server_lr=0.05), "mp-ssfl": dict(server_epochs=10), "tuor": dict(server_epochs=10),
 }  # fmt: skip
 
 
@@ -89,11 +91,11 @@ def test_survives_odd_clients(method, split):
 
 @pytest.mark.parametrize("when", ["before", "in", "after"])
 def test_survives_a_lost_client_at_each_step_or_says_so(method, split, when):
-    for step in method.steps():
-        if step == "evaluate":
+    for name in method.steps():
+        if name == "evaluate":
             continue
         try:
-            result = run(method, split, per_round=CLIENTS, faults=(Fault(1, step, when=when, forever=True),)).result
+            result = run(method, split, per_round=CLIENTS, faults=(Fault(1, name, when=when, forever=True),)).result
         except Mistake as mistake:
             assert "client 1" in str(mistake)
         else:

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from grapevine import pseudo
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.crypto.stream import Stream, context, fresh_secret
 from grapevine.errors import Mistake
-from grapevine.learn import average, pull
+from grapevine.learn import average, pull, subtract
 from grapevine.models import Network
 from grapevine.semi import cross_entropy, prototype_logits, prototypes, sharpen
 
@@ -75,6 +76,12 @@ class ProtoFSSL(Method):
     # ------------------------------------------------------------ client
 
     @step
+    def hello(self, client: Client) -> dict:
+        """Whether a class has a label for the support and one for the query."""
+        counts = torch.bincount(client.data.labelled.y, minlength=1)
+        return dict(pairs=int((counts >= 2).sum()), singles=int((counts == 1).sum()))
+
+    @step
     def train(self, client: Client, weights: dict, helpers: dict, round: int) -> dict:
         """RunClient(θ, {c_jk})."""
         model = client.model(weights).train()
@@ -84,10 +91,12 @@ class ProtoFSSL(Method):
         optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.weight_decay)
         adjust = pull(weights, self.mu) if self.mu else None
         guessed = torch.full((len(client.data.unlabelled),), -1)
+        n = 0  # a client that learned nothing does not count in the average
         for _ in range(self.steps_per_round):
             loss, at, labels = self.episode(client, model, theirs, draw)
             if loss is None:
                 continue
+            n = len(client.data.labelled) + len(client.data.unlabelled)
             guessed[at] = labels
             optimiser.zero_grad()
             loss.backward()
@@ -95,7 +104,6 @@ class ProtoFSSL(Method):
                 adjust(model)
             optimiser.step()
         client.judge(guessed)
-        n = len(client.data.labelled) + len(client.data.unlabelled)
         return dict(weights=model.state(), **self.share(client, model), n=n)
 
     def episode(self, client: Client, model: Network, theirs: tuple[Tensor, Tensor] | None, draw: torch.Generator):
@@ -153,6 +161,12 @@ class ProtoFSSL(Method):
     # ------------------------------------------------------------ server
 
     def setup(self, server: Server) -> dict:
+        hello = server.ask(self.hello)
+        if not any(reply["pairs"] for reply in hello.values()):
+            raise Mistake(
+                "protofssl: no client has two labels of one class, a support and a query: give clients more labels."
+            )
+        server.note(classes_with_one_label=sum(reply["singles"] for reply in hello.values()))
         return dict(weights=server.model().state(), helpers={}, sets={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
@@ -164,8 +178,9 @@ class ProtoFSSL(Method):
         each = {i: dict(helpers={j: h for j, h in helpers.items() if self.own_helper or j != i}) for i in M}
         replies = server.ask(self.train, each=each, weights=state["weights"], round=round)
         fresh = {i: dict(means=r["means"], present=r["present"]) for i, r in replies.items() if r["present"].any()}
-        by = None if self.preset == "code" else "n"
-        weights = average(replies, by=by, otherwise=state["weights"])
+        learned = {i: r for i, r in replies.items() if r["n"]}
+        pseudo.note_diversity(server, [subtract(r["weights"], state["weights"]) for r in learned.values()])
+        weights = average(learned, by=None if self.preset == "code" else "n", otherwise=state["weights"])
         return dict(weights=weights, helpers=helpers, sets=fresh or sets, round=round + 1)
 
     # ------------------------------------------------------------ prediction

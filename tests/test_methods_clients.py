@@ -1,0 +1,874 @@
+"""Methods with labels at the clients, each against a slow version of its own: softmax regression by formula, loops, dense graphs.
+
+Where a method draws views or orders, the slow version draws the same from the same named stream, and does the rest by hand.
+"""
+
+import math
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from grapevine import core, graph, methods, pseudo, semi, vectors, wire
+from grapevine.core import Server
+from grapevine.crypto.hamming import Plain
+from grapevine.crypto.stream import context, hkdf
+from grapevine.data.augment import Views
+from grapevine.data.rows import Rows
+from grapevine.errors import Mistake
+from grapevine.experiment import Experiment, model_source
+from grapevine.methods import fedmatch, fedrgd, fedsiam, fixmatch, protofssl
+from grapevine.models import build
+from grapevine.simulate import Simulation
+from grapevine.store import Memory
+
+W, B = "head.weight", "head.bias"
+
+
+class Federation:
+    """Clients with a few rows each and a server, on digits."""
+
+    def __init__(
+        self, digits, method, labelled=(6, 4), unlabelled=(8, 9), model="linear", at_server=0, rounds=4, norm=None, tap=None
+    ):
+        labels = f"server:{at_server},clients:60" if at_server else "clients:60"
+        split = digits.split(clients=len(labelled), labels=labels, seed=1)
+        parts = [
+            replace(p, labelled=p.labelled[:n], labels=p.labels[:n], unlabelled=p.unlabelled[:m])
+            for p, n, m in zip(split.parts, labelled, unlabelled)
+        ]
+        split = replace(split, parts=tuple(parts))
+        self.method = method
+        self.source = model_source(Experiment(method, split, model=model, norm=norm))
+        self.data = {i: split.client(i) for i in range(len(labelled))}
+        self.simulation = Simulation(method, self.data, self.source, mode="strict" if tap else "fast", tap=tap)
+        self.server = Server(
+            method, self.data, self.simulation, self.source, digits.classes, rounds=rounds, data=split.server_rows("cpu")
+        )
+        method.check(self.server)
+        self.state = method.setup(self.server)
+
+    def round(self):
+        self.state = self.method.round(self.server, self.state)
+        return self.state
+
+    def memory(self, id):
+        return Memory(self.simulation.store, self.simulation.manifests[id])
+
+    def client(self, id):
+        return self.simulation._client(id, Memory(self.simulation.store, self.simulation.manifests.get(id)))
+
+
+def stream(id, *names):
+    return core.rng(0, "client", id, *names)
+
+
+def close(a, b, **how):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name].double(), b[name].double(), **dict(dict(rtol=1e-4, atol=1e-6), **how))
+
+
+def double(weights):
+    return {name: w.double() for name, w in weights.items()}
+
+
+def scores(w, x):
+    return x.flatten(1).double() @ w[W].T + w[B]
+
+
+def proba(w, x):
+    return torch.softmax(scores(w, x), 1)
+
+
+def hot(y):
+    return torch.nn.functional.one_hot(y, 10).double()
+
+
+def gradient(w, x, target, weight):
+    """Of Σ_i weight_i · cross-entropy(target_i, softmax(W x_i + b)): Xᵀ diag(weight) (p − t)."""
+    delta = (proba(w, x) - target) * weight[:, None]
+    return {W: delta.T @ x.flatten(1).double(), B: delta.sum(0)}
+
+
+def plus(*gradients):
+    return {name: sum(g[name] for g in gradients) for name in gradients[0]}
+
+
+class Momentum:
+    """SGD by hand: weight decay, momentum, Nesterov."""
+
+    def __init__(self, lr, momentum, decay, nesterov=True):
+        self.lr, self.momentum, self.decay, self.nesterov, self.v = lr, momentum, decay, nesterov, None
+
+    def step(self, w, g):
+        g = {name: g[name] + self.decay * w[name] for name in w}
+        self.v = g if self.v is None else {name: self.momentum * self.v[name] + g[name] for name in g}
+        move = {name: g[name] + self.momentum * self.v[name] for name in g} if self.nesterov else self.v
+        return {name: w[name] - self.lr * move[name] for name in w}
+
+
+# ---------------------------------------------------------------- what they share
+
+
+def test_stages_and_cosine(digits):
+    server = Federation(digits, methods.NetworkLabels(), rounds=7).server
+    assert [pseudo.stage_of(server, 0.5, t) for t in (0, 3, 4, 6)] == [(1, 0, 4), (1, 3, 4), (2, 0, 3), (2, 2, 3)]
+    assert pseudo.cosine(0.3, 0, 1500) == 0.3
+    assert pseudo.cosine(0.3, 1000, 1500) == pytest.approx(0.15)  # half way to T_max = 2000
+    assert pseudo.cosine(0.3, 1500, 1500) == pytest.approx(0.3 * (1 + math.cos(0.75 * math.pi)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("clients", "labelled", "count", "expected"), [(100, 50, 5, 3), (100, 1, 5, 1), (10, 10, 4, 4), (6, 2, 6, 2)]
+)
+def test_the_ratio_of_labelled_clients_is_kept_rounded_up(digits, clients, labelled, count, expected):
+    server = Federation(digits, methods.NetworkLabels()).server
+    server.clients, server.per_round = list(range(clients)), count
+    known = set(range(0, labelled))
+    for t in range(5):
+        chosen = pseudo.sample_by_labels(server, t, known)
+        assert len(set(chosen)) == count and sum(i in known for i in chosen) == expected
+
+
+def test_two_streams_is_weighted_descent(digits):
+    data = Federation(digits, methods.NetworkLabels()).data[0]
+    labels, weight = torch.tensor([1, -1, 3, 0, 5, 9, 2, 7]), torch.tensor([0.5, 0.9, 0.0, 1.0, 0.3, 0.7, 0.2, 0.1])
+    class_weight = torch.linspace(0.5, 1.5, 10)
+    model = build("linear", (1, 8, 8), 10)
+    w = double(model.state())
+    steps = pseudo.two_streams(
+        model, data.labelled, data.unlabelled, labels, weight, 0.2, 3, stream(0), batch=50, weight_decay=0.01,
+        class_weight=class_weight, augment=False,
+    )  # fmt: skip
+    used = torch.tensor([0, 3, 4, 5, 6, 7])  # six labels: all labelled and all used rows are one batch
+    x = torch.cat([data.labelled.inputs(), data.unlabelled.inputs(used)])
+    y = torch.cat([data.labelled.y, labels[used]])
+    each = torch.cat([torch.ones(6), weight[used]]).double() * class_weight.double()[y] / 12
+    for _ in range(3):
+        w = Momentum(0.2, 0.0, 0.01).step(w, gradient(w, x, hot(y), each))
+    assert steps == 3
+    close(model.state(), w)
+
+
+def test_two_streams_takes_batches_of_both_kinds(digits):
+    data = Federation(digits, methods.NetworkLabels(), (4, 0), (10, 9)).data
+    seen = []
+    model = build("linear", (1, 8, 8), 10)
+    model.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+
+    def fit(id, labels, batch):
+        weight = torch.ones(len(labels))
+        return pseudo.two_streams(model, data[id].labelled, data[id].unlabelled, labels, weight, 0.1, 2, stream(id), batch)
+
+    assert fit(0, torch.zeros(10, dtype=torch.int64), 50) == 6 and seen == [8, 8, 6] * 2  # four labels, and as many of the others
+    seen.clear()
+    assert fit(0, torch.full((10,), -1), 3) == 4 and seen == [3, 1] * 2  # no pseudo-labels: passes over the labelled rows
+    seen.clear()
+    assert fit(1, torch.zeros(9, dtype=torch.int64), 2) == 6 and seen == [4, 4, 1] * 2  # no labels: twice the batch
+
+
+def test_streams_pass_over_both_kinds():
+    pairs = list(islice(pseudo.streams(5, 7, 2, 2, stream(0)), 6))
+    assert [(len(a), len(b)) for a, b in pairs] == [(2, 4), (2, 3), (1, 4), (2, 3), (2, 4), (1, 3)]
+    for kind, n in ((0, 5), (1, 7)):
+        rows = torch.cat([pair[kind] for pair in pairs])
+        assert sorted(rows[:n].tolist()) == sorted(rows[n : 2 * n].tolist()) == list(range(n))
+    assert [len(b) for _, b in islice(pseudo.streams(3, 0, 2, 7, stream(0)), 3)] == [0, 0, 0]
+    assert [pseudo.epoch_steps(*n) for n in ((5, 7, 2, 2), (5, 0, 2, 2), (0, 8, 2, 2), (0, 0, 2, 2))] == [2, 3, 2, 0]
+
+
+def test_plateau_by_hand():
+    rate = dict(lr=0.9, lowest=math.inf, left=2)
+    found = []
+    for loss in (1.0, 0.5, 0.5, 0.6, 0.4, 0.4, 0.4, 0.4):
+        rate = pseudo.plateau(rate, loss, 2)
+        found.append(round(rate["lr"], 6))
+    assert found == [0.9, 0.9, 0.9, 0.3, 0.3, 0.3, 0.1, 0.1]
+    for _ in range(9):
+        rate = pseudo.plateau(rate, 1.0, 0)
+    assert rate["lr"] == pytest.approx(0.1)
+
+
+def test_vote_by_hand():
+    rows = {name: semi.one_hot(torch.tensor(c), 3) for name, c in dict(own=[2, 2, 0, 1], a=[1, 1, 1, 1], b=[0, 1, 0, 2]).items()}
+    assert pseudo.vote(rows["own"], [rows["a"], rows["b"]]).tolist() == [2, 1, 0, 1]  # three opinions: the own one
+    assert pseudo.vote(rows["own"], [rows["a"], rows["b"]], "code").tolist() == [0, 1, 0, 1]
+    assert pseudo.vote(rows["own"], []).tolist() == [2, 2, 0, 1]
+
+
+def test_changes_of_a_vector():
+    before = torch.arange(100.0)
+    few, many = torch.zeros(100), torch.zeros(100)
+    few[[3, 77]] = torch.tensor([0.5, -2.0])
+    many[::2] = 1.0
+    for change, form in ((few, "index"), (many, "bits")):
+        packed = vectors.differences(change, 0.4)
+        assert form in packed and torch.equal(vectors.unpack(packed, before), before + change)
+    assert wire.size(vectors.differences(few, 0.4)["index"]) == 11 + 2 * 4
+    assert wire.size(vectors.differences(many, 0.4)["bits"]) == 11 + 13
+    assert torch.equal(vectors.unpack(vectors.differences(few, 1.0), before), before + few * (few.abs() > 1))  # 0.5 is cut
+    changed = torch.zeros(100, dtype=torch.int32)
+    changed = vectors.stamp(few != 0, 5, changed)
+    packed = vectors.since(before + few, changed, 4)
+    assert len(packed["values"]) == 2 and torch.equal(vectors.unpack(packed, before), before + few)
+    assert not len(vectors.since(before + few, changed, 5)["values"])
+    assert vectors.is_whole(vectors.since(before, changed, None)) and not vectors.is_whole(packed)
+
+
+# ---------------------------------------------------------------- FixMatch
+
+
+def test_fixmatch_loss_against_loops():
+    model = build("mlp", (5,), 3)
+    x, weak, strong = (torch.randn(n, 5, generator=core.rng(7, name)) for n, name in ((4, "x"), (6, "weak"), (6, "strong")))
+    y = torch.tensor([0, 2, 1, 1])
+    q = torch.softmax(model(weak), 1)
+    threshold = q.amax(1).sort().values[2].item()
+    loss, labels, sure = fixmatch.fixmatch_loss(model, x, y, weak, strong, threshold, 0.7)
+    p, s = torch.log_softmax(model(x), 1), torch.log_softmax(model(strong), 1)
+    expected = -sum(p[i, y[i]] for i in range(4)) / 4
+    for i in range(6):
+        if q[i].max() >= threshold:
+            expected = expected - 0.7 * s[i, q[i].argmax()] / 6
+    assert sure.sum() == 4 and labels.tolist() == q.argmax(1).tolist()
+    torch.testing.assert_close(loss, expected)
+    teacher = build("mlp", (5,), 3, seed=1)
+    _, labels, _ = fixmatch.fixmatch_loss(model, x, y, weak, strong, 0.0, 0.7, teacher)
+    assert labels.tolist() == teacher(weak).argmax(1).tolist() != q.argmax(1).tolist()
+
+
+def slow_fixmatch(w, data, id, t, m, lr, teacher=None, mu=0.0, steps=None):
+    """FixMatch of softmax regression, with the views that the client draws."""
+    start, draw, optimiser = w, stream(id, "train", t), Momentum(lr, m.momentum, m.weight_decay)
+    L, U = len(data.labelled), len(data.unlabelled)
+    ratio = getattr(m, "ratio", 1)
+    steps = m.epochs * -(-U // (m.batch * ratio)) if steps is None else steps
+    for a, b in islice(pseudo.streams(L, U, m.batch, ratio, draw), steps):
+        x = Views(data.labelled).weak(a, draw)
+        weak, strong = Views(data.unlabelled).weak(b, draw), Views(data.unlabelled).strong(b, draw)
+        q = proba(teacher or w, weak)
+        mask = (q.amax(1) >= m.threshold).double()
+        g = [gradient(w, strong, hot(q.argmax(1)), m.weight * mask / len(b))]
+        g.append({name: mu * (w[name] - start[name]) for name in w})
+        if len(a):
+            g.append(gradient(w, x, hot(data.labelled.y[a]), torch.full((len(a),), 1 / len(a)).double()))
+        elif not mask.any():
+            continue
+        w = optimiser.step(w, plus(*g))
+    return w
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(pseudo_labels="global"), dict(base="fedprox", mu=0.5)])
+def test_fixmatch_round(digits, settings):
+    m = methods.FixMatch(threshold=0.11, weight=0.8, lr=0.1, epochs=2, batch=2, ratio=2, **settings)
+    f = Federation(digits, m)
+    w = double(f.state["weights"])
+    for t in range(2):
+        lr = 0.1 * math.cos(7 * math.pi * t / 64)
+        teacher = w if m.pseudo_labels == "global" else None
+        each = [slow_fixmatch(w, f.data[i], i, t, m, lr, teacher, m.mu if m.base == "fedprox" else 0.0) for i in (0, 1)]
+        w = {name: (14 * each[0][name] + 13 * each[1][name]) / 27 for name in w}
+        close(f.round()["weights"], w)
+
+
+def test_fixmatch_with_labels_at_the_server_trains_there_after_the_average(digits):
+    m = methods.FixMatch(threshold=0.11, lr=0.1, epochs=1, batch=5, ratio=1, server_epochs=2)
+    f = Federation(digits, m, labelled=(0, 0), unlabelled=(8, 9), at_server=20)
+    w = double(f.state["weights"])
+    each = [slow_fixmatch(w, f.data[i], i, 0, m, 0.1) for i in (0, 1)]
+    w = {name: (8 * each[0][name] + 9 * each[1][name]) / 17 for name in w}
+    draw, optimiser, rows = core.rng(0, "server", "train", 0), Momentum(0.1, 0.9, 5e-4), f.server.data
+    for a, _ in islice(pseudo.streams(20, 0, 5, 1, draw), 8):
+        x = Views(rows).weak(a, draw)
+        w = optimiser.step(w, gradient(w, x, hot(rows.y[a]), torch.full((5,), 0.2).double()))
+    close(f.round()["weights"], w)
+
+
+def test_fixmatch_leaves_out_who_took_no_step(digits):
+    m = methods.FixMatch(threshold=1.0, lr=0.1, epochs=1)
+    f = Federation(digits, m, labelled=(6, 0), unlabelled=(8, 9))
+    replies = f.server.ask(m.train, weights=f.state["weights"], c={}, lr=0.1, round=0)
+    assert replies[1] == dict(n=0)  # nothing labelled, nothing confident
+    after = f.round()["weights"]
+    assert all(torch.equal(after[name], value) for name, value in replies[0]["weights"].items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [(dict(pseudo_labels="both"), "local or global"), (dict(base="fedsgd"), "fedavg"), (dict(base="scaffold"), "momentum=0"),
+     (dict(ratio=0), "ratio=0, and must be 1 or more")],
+)  # fmt: skip
+def test_fixmatch_refuses(digits, settings, says):
+    with pytest.raises(Mistake, match=says):
+        Federation(digits, methods.FixMatch(**settings))
+
+
+# ---------------------------------------------------------------- MixMatch
+
+
+def test_mixmatch_loss_against_loops():
+    m = methods.MixMatch(temperature=0.4, alpha=0.6)
+    model = build("mlp", (5,), 3)
+    x, u1, u2 = (torch.randn(n, 5, generator=core.rng(7, name)) for n, name in ((4, "x"), (6, "a"), (6, "b")))
+    y = semi.one_hot(torch.tensor([0, 2, 1, 1]), 3)
+    loss, q = m.loss(model, x, y, [u1, u2], 3.0, stream(0, "mix"))
+    draw = stream(0, "mix")
+    share = semi.draw_beta(0.6, 0.6, draw)
+    share = max(share, 1 - share)
+    order = torch.randperm(16, generator=draw).tolist()
+    guess = ((torch.softmax(model(u1), 1) + torch.softmax(model(u2), 1)) / 2) ** (1 / 0.4)
+    guess = guess / guess.sum(1, keepdim=True)
+    torch.testing.assert_close(q, guess)
+    rows, targets = [*x, *u1, *u2], [*y, *guess, *guess]
+    labelled = unlabelled = 0.0
+    for i in range(16):
+        j = order[i]
+        p = torch.softmax(model((share * rows[i] + (1 - share) * rows[j])[None])[0], 0)
+        t = share * targets[i] + (1 - share) * targets[j]
+        if i < 4:
+            labelled = labelled - (t * p.log()).sum() / 4
+        else:
+            unlabelled = unlabelled + (t - p).square().sum() / 3 / 12
+    torch.testing.assert_close(loss, labelled + 3.0 * unlabelled)
+
+
+def test_mixmatch_weight_rises_and_a_client_with_one_kind_of_rows_learns(digits):
+    m = methods.MixMatch(weight=75.0, ramp=0.5)
+    assert [m.ramped(t, 8) for t in (0, 1, 3, 4, 7)] == [0.0, 18.75, 56.25, 75.0, 75.0]
+    assert methods.MixMatch(ramp=0.0).ramped(0, 8) == 75.0
+    f = Federation(digits, methods.MixMatch(epochs=1, ramp=0.0), labelled=(6, 0), unlabelled=(0, 9))
+    replies = f.server.ask(f.method.train, weights=f.state["weights"], weight=1.0, round=0)
+    assert [replies[i]["n"] for i in (0, 1)] == [6, 9]
+    assert all((replies[i]["weights"][W] != f.state["weights"][W]).any() for i in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(temperature=0.0), dict(alpha=0.0), dict(ramp=2.0), dict(base="scaffold"), dict(views=0)]
+)
+def test_mixmatch_refuses(digits, settings):
+    with pytest.raises(Mistake, match=f"mixmatch.*{next(iter(settings))}"):
+        Federation(digits, methods.MixMatch(**settings))
+
+
+# ---------------------------------------------------------------- FedMatch
+
+
+def flat(w):
+    return torch.cat([w[W].flatten(), w[B]])
+
+
+def apart(v):
+    return {W: v[:640].view(10, 64).double(), B: v[640:].double()}
+
+
+def slow_fedmatch(m, sigma, psi, data, helpers, told, id, t):
+    """One client of Algorithm 1 on softmax regression: σ and ψ by formula."""
+    draw = stream(id, "train", t)
+    L, U = len(data.labelled), len(data.unlabelled)
+    steps = -(-(L or U) // told["batch"])
+    each_l, each_u = (torch.randperm(n, generator=draw).tensor_split(steps) for n in (L, U))
+    for a, b in zip(each_l, each_u):
+        if len(a):
+            x, y = data.labelled.batch(a)
+            g = gradient(apart(sigma + psi), x, hot(y), torch.full((len(a),), m.supervised / len(a)).double())
+            sigma = sigma - m.lr * flat(g)
+        w, views = apart(sigma + psi), Views(data.unlabelled)
+        p = proba(w, views.plain(b))
+        sure = p.amax(1) >= m.threshold
+        g = 2 * m.l2 * (psi - sigma) + told["l1"] * psi.sign()
+        if sure.any():
+            x, share = views.plain(b[sure]), torch.full((int(sure.sum()),), 1 / int(sure.sum())).double()
+            answers = [proba(apart(sigma0 + h), x) for sigma0, h in helpers]
+            y = pseudo.vote(p[sure], answers)
+            g = g + flat(gradient(w, views.strong(b[sure], draw), hot(y), m.agreement * share))
+            for q in answers:  # the gradient of KL(q ‖ p) is that of the cross-entropy: q's entropy is constant
+                g = g + flat(gradient(w, x, q, m.consistency / len(answers) * share))
+        psi = psi - m.lr * g
+    return sigma, psi
+
+
+def test_fedmatch_follows_algorithm_1_for_three_rounds(digits):
+    m = methods.FedMatch(
+        helpers=2, interval=2, threshold=0.13, supervised=2.0, consistency=0.7, agreement=0.4, l2=0.3, l1=0.01, cut=0.0, lr=0.05,
+        batch=4, patience=0,
+    )  # fmt: skip
+    f = Federation(digits, m, labelled=(6, 4, 7), unlabelled=(8, 9, 5))
+    told = m.setting(False)
+    sigma, psi = f.state["sigma"].double(), f.state["psi"].double()
+    torch.testing.assert_close(psi, 0.2 * sigma)
+    pool, helpers, vector = {}, {i: [] for i in range(3)}, {}
+    for t in range(3):
+        if t in (1, 2):  # the first time that others are known, and the next block of two rounds
+            for i in range(3):
+                near = sorted((j for j in range(3) if j != i), key=lambda j: torch.dist(vector[i], vector[j]))
+                helpers[i] = [pool[j] for j in near]
+        each = [slow_fedmatch(m, sigma, psi, f.data[i], [(sigma, h) for h in helpers[i]], told, i, t) for i in range(3)]
+        noise = fedmatch.noise(f.data[0].unlabelled, core.rng(0, "fedmatch noise"))
+        vector = {i: proba(apart(s + p), noise)[0] for i, (s, p) in enumerate(each)}
+        each = [(s, torch.where(p.abs() > told["zero"], p, 0.0)) for s, p in each]
+        pool = {i: p for i, (_, p) in enumerate(each)}
+        state = f.round()
+        sigma, psi = (sum(pair[k] for pair in each) / 3 for k in (0, 1))
+        for i in range(3):
+            torch.testing.assert_close(state["vectors"][i].double(), vector[i], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(state["sigma"].double(), sigma, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(state["psi"].double(), psi, rtol=1e-4, atol=1e-6)
+    w = {name: part.float() for name, part in apart(f.state["sigma"] + f.state["psi"]).items()}
+    model = build("linear", (1, 8, 8), 10).load(w)
+    predict = m.predictor(f.source.new(None, core.Meter()), m.shared(f.state))
+    x = f.data[0].labelled.inputs()
+    torch.testing.assert_close(predict(x), torch.softmax(model(x), 1), rtol=1e-4, atol=1e-5)
+
+
+def test_fedmatch_with_labels_at_the_server(digits):
+    m = methods.FedMatch(helpers=1, threshold=0.13, lr=0.01, supervised=3.0, batch=10)
+    f = Federation(digits, m, labelled=(0, 0), unlabelled=(8, 9), at_server=20)
+    told = m.setting(True)
+    assert (told["l1"], told["cut"], told["patience"]) == (1e-5, 1e-5, 20)
+    sigma, psi, rows = f.state["sigma"].double(), f.state["psi"].double(), f.server.data
+    order = torch.randperm(20, generator=core.rng(0, "server", "train", 0))
+    for at in order.split(10):
+        x, y = rows.batch(at)
+        sigma = sigma - 0.01 * flat(gradient(apart(sigma + psi), x, hot(y), torch.full((10,), 0.3).double()))
+    each = [slow_fedmatch(m, sigma, psi, f.data[i], [], told, i, 0)[1] for i in (0, 1)]
+    cut = [torch.where((p - psi).abs() > told["cut"], p, psi) for p in each]
+    state = f.round()
+    torch.testing.assert_close(state["sigma"].double(), sigma, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(state["psi"].double(), (cut[0] + cut[1]) / 2, rtol=1e-4, atol=2e-5)
+    up = next(line for line in f.server.account.drain() if line["direction"] == "up")
+    assert "sigma" not in up["fields"]  # clients without labels have none to send
+
+
+def test_fedmatch_sends_what_changed_and_clients_then_know_all(digits):
+    m = methods.FedMatch(helpers=1, interval=2, lr=0.02, cut=2e-3)
+    f = Federation(digits, m, labelled=(6, 4, 7), unlabelled=(8, 9, 5))
+    f.server.per_round = 2
+    whole = f.state["sigma"].numel() * 4
+    for t in range(6):
+        before = f.state
+        f.round()
+        chosen = f.server.sample(t)
+        for i in chosen:
+            for part in ("sigma", "psi"):
+                assert torch.equal(f.memory(i)["copy"][part], before[part])
+        down = next(line for line in f.server.account.drain() if line["direction"] == "down")
+        for part in ("sigma", "psi"):
+            sent = sum(
+                whole if i not in before["known"] else 4 * int((before["changed"][part] > before["known"][i]).sum())
+                for i in chosen
+            )
+            overhead = 2 * (200 + whole // 32)  # names, and a bit for each entry
+            assert sent <= down["fields"][part]["bytes"] <= sent + max(sent, overhead)
+        moved = (f.state["sigma"] != before["sigma"]).sum()
+        assert 0 < moved < len(before["sigma"])  # small changes stayed at home
+        assert torch.equal(f.state["changed"]["sigma"] == t + 1, f.state["sigma"] != before["sigma"])
+
+
+def test_fedmatch_client_that_lost_its_copy_gets_all_of_it_next(digits):
+    m = methods.FedMatch(lr=0.02)
+    f = Federation(digits, m, labelled=(6, 4, 7), unlabelled=(8, 9, 5))
+    f.round()
+    del f.simulation.manifests[1]
+    assert 1 not in f.round()["known"] and f.state["known"][0] == 1
+    assert f.round()["known"][1] == 2 and torch.isfinite(f.state["sigma"]).all()
+
+
+def test_fedmatch_nearest_by_hand(digits):
+    m = methods.FedMatch(interval=3)
+    state = dict(
+        round=4, helped={0: 1}, pool={i: {} for i in (0, 1, 2, 3)},
+        vectors={i: torch.tensor(v) for i, v in enumerate([[0.0, 1.0], [0.5, 0.5], [0.1, 0.9], [0.2, 0.8], [1.0, 0.0]])},
+    )  # fmt: skip
+    assert m.nearest(state, 1) == [3, 2] and m.nearest(state, 4) == [1, 3]
+    assert m.nearest(state, 0) == []  # has those of this block
+    assert m.nearest(state, 5) == []  # nobody knows what it is like
+    code = replace(m, preset="code")
+    assert code.nearest(state, 1) == [] and code.nearest(dict(state, round=5), 0) == [2, 3]
+    with pytest.raises(Mistake, match="helpers=2, and a client has 1 others"):
+        Federation(digits, m)
+
+
+def test_noise_is_a_truncated_normal_of_pixels():
+    rows = Rows(torch.zeros(1, 1, 100, 100, dtype=torch.uint8), torch.tensor([0]), torch.tensor([0]))
+    x = fedmatch.noise(rows, stream(0)).double()
+    assert x.shape == (1, 1, 100, 100) and 0 <= x.min() < 1 and 254 < x.max() <= 255
+    a, b = -1.0, 130 / 125
+    density = [math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in (a, b)]
+    mass = (math.erf(b / math.sqrt(2)) - math.erf(a / math.sqrt(2))) / 2
+    assert x.mean().item() == pytest.approx(125 + 125 * (density[0] - density[1]) / mass, abs=3)
+
+
+# ---------------------------------------------------------------- FedSiam
+
+
+def test_fedsiam_round_is_a_mean_teacher_at_every_client(digits):
+    m = methods.FedSiam(ema=0.6, ramp=3, lr=0.1, epochs=2, batch=3, ratio=2)
+    f = Federation(digits, m)
+    student = teacher = double(f.state["student"])
+    for t in range(2):
+        each = []
+        for i in (0, 1):
+            w, mean, draw, optimiser = student, teacher, stream(i, "train", t), Momentum(0.1, 0.9, 1e-4, nesterov=False)
+            L, U = len(f.data[i].labelled), len(f.data[i].unlabelled)
+            own, others = Views(f.data[i].labelled), Views(f.data[i].unlabelled)
+            rise = math.exp(-5 * (1 - (t + 1) / 3) ** 2)  # by participations
+            batches = pseudo.streams(L, U, 3, 2, draw)
+            for e in range(2):
+                decay = min(1 - 1 / (2 * t + e + 2), 0.6)
+                for a, b in islice(batches, 2):
+                    q = proba(mean, torch.cat([own.weak(a, draw), others.weak(b, draw)]))
+                    x = torch.cat([own.weak(a, draw), others.weak(b, draw)])
+                    n = len(x)
+                    g = gradient(w, x[: len(a)], hot(f.data[i].labelled.y[a]), torch.full((len(a),), 1 / len(a)).double())
+                    w = optimiser.step(w, plus(g, gradient(w, x, q, torch.full((n,), rise / n).double())))
+                    mean = {name: decay * mean[name] + (1 - decay) * w[name] for name in w}
+            each.append((w, mean))
+        student, teacher = ({name: (14 * each[0][k][name] + 13 * each[1][k][name]) / 27 for name in student} for k in (0, 1))
+        state = f.round()
+        close(state["student"], student)
+        close(state["teacher"], teacher)
+        assert f.memory(0)["times"] == t + 1
+    assert m.shared(state)["weights"] is state["student"]
+    assert replace(m, predict_with="teacher").shared(state)["weights"] is state["teacher"]
+
+
+def test_divergence_of_layers_by_hand():
+    student = {"a.weight": torch.tensor([3.0, 4.0]), "a.bias": torch.tensor([0.0]), "b.weight": torch.tensor([1.0]),
+               "b.count": torch.tensor(7)}  # fmt: skip
+    teacher = {"a.weight": torch.tensor([3.0, 0.0]), "a.bias": torch.tensor([3.0]), "b.weight": torch.tensor([1.5]),
+               "b.count": torch.tensor(7)}  # fmt: skip
+    assert fedsiam.divergences(student, teacher) == {"a": 1.0, "b": 0.5}
+    apart = torch.tensor([0.4, 0.1, 0.3, 0.2], dtype=torch.float64)
+    assert [methods.FedSiam(students=s).threshold(apart) for s in (0.25, 0.5, 1.0, 0.0)] == [0.4, 0.3, 0.1, math.inf]
+    assert methods.FedSiam().threshold(apart[:0]) == 0.0
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_fedsiam_d_sends_each_layer_of_student_or_teacher(digits, preset):
+    m = methods.FedSiam(upload="layers", settle=1, epochs=1, preset=preset)
+    f = Federation(digits, m, model="mlp")
+    f.round()
+    assert not len(f.state["apart"])  # the teacher followed the student
+    f.round()
+    assert len(f.state["apart"]) == 2 * 3
+    start = f.state
+    told = dict(student=start["student"], teacher=start["teacher"] if preset == "code" else {}, follow=False, round=2)
+    saved = dict(f.simulation.manifests)
+    both = replace(m, upload="both")
+    f.simulation.method = both
+    server = Server(both, f.data, f.simulation, f.source, f.server.classes)
+    full = server.ask(both.train, threshold=0.0, **told)
+    f.simulation.method, f.simulation.manifests = m, saved
+    limit = float(torch.tensor(list(fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values())).median())
+    sent = f.server.ask(m.train, threshold=limit, **told)
+    for i in (0, 1):
+        far = fedsiam.divergences(full[i]["student"], full[i]["teacher"])
+        for key, value in sent[i]["student"].items():
+            whose = "student" if far[fedsiam.layer(key)] >= limit else "teacher"
+            assert torch.equal(value, full[i][whose][key])
+        assert sent[i]["apart"].tolist() == list(far.values())
+        assert ("teacher" in sent[i]) == (preset == "code")
+    assert 0 < sum(d >= limit for d in fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values()) < 3
+
+
+# ---------------------------------------------------------------- FedRGD
+
+
+@pytest.mark.parametrize("at_server", [0, 20])
+def test_fedrgd_averages_in_groups(digits, at_server):
+    m = methods.FedRGD(groups=2, period=3, batch=5, threshold=0.11, lr=0.1)
+    f = Federation(digits, m, labelled=(6, 4, 7), unlabelled=(8, 9, 5), at_server=at_server)
+    groups, w = {g: double(f.state["weights"]) for g in (0, 1)}, double(f.state["weights"])
+    for t in range(2):
+        of = m.divide(f.server, t)
+        assert sorted(of) == [0, 1, 2] and sorted(list(of.values()).count(g) for g in (0, 1)) == [1, 2]
+        lr = 0.1 * math.cos(7 * math.pi * t / 64)
+        members = {g: [slow_fixmatch(groups[g], f.data[i], i, t, m, lr, steps=3) for i in of if of[i] == g] for g in (0, 1)}
+        if at_server:
+            draw, optimiser, rows, own = core.rng(0, "server", "train", t), Momentum(lr, 0.9, 1e-4), f.server.data, w
+            for a, _ in islice(pseudo.streams(20, 0, 5, 1, draw), 3):
+                x = Views(rows).weak(a, draw)
+                own = optimiser.step(own, gradient(own, x, hot(rows.y[a]), torch.full((5,), 0.2).double()))
+            members = {g: [*each, own] for g, each in members.items()}
+        groups = {g: {name: sum(c[name] for c in each) / len(each) for name in w} for g, each in members.items()}
+        w = {name: (groups[0][name] + groups[1][name]) / 2 for name in w}
+        state = f.round()
+        close(state["weights"], w)
+        for g in (0, 1):
+            close(state["groups"][g], groups[g])
+
+
+def test_fedrgd_normalises_by_groups(digits):
+    for norm in ("bn", "sbn", "gn"):
+        f = Federation(digits, methods.FedRGD(), model="cnn", norm=norm)
+        kinds = [type(layer).__name__ for layer in f.server.model().modules()]
+        assert kinds.count("GroupNorm") == 2 and not any("BatchNorm" in kind for kind in kinds)
+    kept = fedrgd.FedRGD(group_norm=False).network(build("cnn", (1, 8, 8), 10, "bn"))
+    assert any("BatchNorm" in type(layer).__name__ for layer in kept.modules())
+    with pytest.raises(Mistake, match="groups=3 are more than the 2 clients"):
+        Federation(digits, methods.FedRGD(groups=3))
+
+
+# ---------------------------------------------------------------- ProtoFSSL
+
+
+def helper(seed, present):
+    means = torch.randn(10, 64, generator=core.rng(seed, "helper"))
+    there = torch.tensor([k in present for k in range(10)])
+    return dict(means=means * there[:, None], present=there)
+
+
+def slow_episode(m, f, S, yS, Q, yQ, U, helpers):
+    """Equations 2 and 5 to 8, one number at a time, in float64."""
+    every = range(10)
+    common = {}
+    for k in every:
+        have = [h["means"][k].double() for h in helpers if h["present"][k]]
+        if have:
+            common[k] = sum(have) / len(have)
+    own = {k: sum(f[i] for i in S[yS == k]) / int((yS == k).sum()) for k in every if (yS == k).any()}
+    own = {**common, **own}
+
+    def probabilities(v, centres):
+        d = {k: ((v - c) ** 2).sum() for k, c in centres.items()}
+        d = {k: value / len(v) if m.preset == "code" else value for k, value in d.items()}
+        total = torch.logsumexp(-torch.stack(list(d.values())), 0)
+        return {k: torch.exp(-value - total) for k, value in d.items()}
+
+    labelled = [-probabilities(f[i], own)[int(y)].log() for i, y in zip(Q, yQ)]
+    loss = sum(labelled) / len(labelled)
+    guesses = []
+    for i in U:
+        p = dict.fromkeys(common, 0.0)
+        for h in helpers:
+            centres = {k: h["means"][k].double() if h["present"][k] else common[k] for k in common}
+            for k, value in probabilities(f[i], centres).items():
+                p[k] = p[k] + value / len(helpers)
+        sharp = {k: value ** (1 / m.temperature) for k, value in p.items()}
+        sharp = {k: value / sum(sharp.values()) for k, value in sharp.items()}
+        guesses.append(max(sharp, key=lambda k: sharp[k]))
+        mine = probabilities(f[i], own)
+        loss = loss - m.weight / len(U) * sum(sharp[k] * mine[k].clamp(min=1e-300).log() for k in sharp)
+    return loss, guesses
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+@pytest.mark.parametrize("alternative", [False, True])
+def test_protofssl_episode_against_the_equations(digits, preset, alternative):
+    m = methods.ProtoFSSL(helpers=2, unlabelled=5, temperature=0.7, preset=preset, alternative=alternative)
+    f = Federation(digits, m, labelled=(20, 4), unlabelled=(8, 9))
+    data = f.data[0]
+    helpers = [helper(1, {0, 1, 2, 3, 4, 5, 6, 7, 9}), helper(2, set(range(1, 10)))]
+    theirs = protofssl.stack(dict(enumerate(helpers)), "cpu")
+    client, model = f.client(0), f.server.model()  # features of a linear model are the row itself
+    small = 0.05 if preset == "paper" else 1.0  # distances that leave more than one class likely
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x):
+            return x.flatten(1) * small
+
+    model.features = Scaled()
+    model.weight = torch.nn.Parameter(torch.zeros(()))
+    hooked = model.features.forward
+    model.features.forward = lambda x: hooked(x) + model.weight  # so that there is a gradient to take
+    loss, at, labels = m.episode(client, model, theirs, stream(0, "episode"))
+    draw = stream(0, "episode")
+    S, Q = protofssl.support_and_query(data.labelled.y, 10, 0 if alternative else 1, 2, draw)
+    U = torch.randperm(8, generator=draw)[:5]
+    assert torch.equal(at, U)
+    rows = torch.cat([data.labelled.inputs(), data.unlabelled.inputs()]).flatten(1).double() * small
+    expected, guesses = slow_episode(m, rows, S, data.labelled.y[S], Q, data.labelled.y[Q], 20 + U, helpers)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert labels.tolist() == guesses
+
+
+def test_support_comes_first_and_a_single_label_has_no_query():
+    y = torch.tensor([0, 0, 0, 0, 1, 2, 2])
+    S, Q = protofssl.support_and_query(y, 4, 1, 2, stream(0))
+    assert y[S].tolist() == [0, 1, 2] and y[Q].tolist() == [0, 0, 2] and not set(S.tolist()) & set(Q.tolist())
+
+
+def test_protofssl_round(digits):
+    m = methods.ProtoFSSL(helpers=2, steps_per_round=2, least=2, lr=1e-3)
+    f = Federation(digits, m, labelled=(20, 0, 9), unlabelled=(8, 9, 5), model="mlp")
+    assert "head.weight" not in f.state["weights"]
+    replies = f.server.ask(m.train, weights=f.state["weights"], helpers={}, round=0)
+    assert [replies[i]["n"] for i in range(3)] == [28, 0, 14]  # without labels and helpers there is nothing to learn from
+    state = f.round()
+    mean = {k: (28 * replies[0]["weights"][k].double() + 14 * replies[2]["weights"][k].double()) / 42 for k in state["weights"]}
+    close(state["weights"], mean)
+    assert sorted(state["sets"]) == [0, 2] and not state["helpers"]
+    y = f.data[2].labelled.y
+    features = f.server.model(replies[2]["weights"]).eval().features(f.data[2].labelled.inputs())
+    for k in range(10):
+        assert state["sets"][2]["present"][k] == ((y == k).sum() >= 2)  # a prototype of one row is not shared
+        if (y == k).sum() >= 2:
+            torch.testing.assert_close(state["sets"][2]["means"][k], features[y == k].mean(0))
+        else:
+            assert not state["sets"][2]["means"][k].any()
+    state = f.round()
+    assert sorted(state["helpers"]) == [0, 2]  # of M_{r−1}
+    x = f.data[0].unlabelled.inputs()
+    predict = m.predictor(f.source.new(None, core.Meter()), m.shared(state))
+    model = f.server.model(state["weights"]).eval()
+    means, known = protofssl.fill(protofssl.stack(state["sets"], "cpu"))
+    expected = torch.zeros(len(x), 10)
+    for centres in means:
+        d = (model.features(x)[:, None] - centres).square().sum(-1).masked_fill(~known[0], math.inf)
+        expected += torch.softmax(-d, 1) / len(means)
+    torch.testing.assert_close(predict(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_protofssl_noise_has_its_deviation_and_is_new_each_time(digits):
+    f = Federation(digits, methods.ProtoFSSL(helpers=2, noise=5.0), labelled=(40, 20), model="mlp")
+    quiet = replace(f.method, noise=0.0)
+    client, model = f.client(0), f.server.model()
+    exact = quiet.share(client, model)
+    shares = [f.method.share(client, model) for _ in range(2)]
+    added = [(s["means"] - exact["means"])[exact["present"]] for s in shares]
+    assert not torch.equal(added[0], added[1])
+    for noise in added:
+        assert noise.std().item() == pytest.approx(5.0, rel=0.15) and abs(noise.mean().item()) < 0.7
+    assert not shares[0]["means"][~exact["present"]].any()
+
+
+def test_protofssl_refuses_where_no_client_has_two_labels_of_a_class(digits):
+    with pytest.raises(Mistake, match="two labels of one class"):
+        Federation(digits, methods.ProtoFSSL(helpers=2), labelled=(1, 0))
+    with pytest.raises(Mistake, match="helpers=5 are more"):
+        Federation(digits, methods.ProtoFSSL())
+
+
+# ---------------------------------------------------------------- network, per-client LP, FedSem+
+
+
+def test_network_labels_are_the_models_own(digits):
+    f = Federation(digits, methods.NetworkLabels(warmup=0.0, augment=False, epochs=1))
+    w, x = f.state["weights"], f.data[0].unlabelled.inputs()
+    labels, confidence = f.method.pseudo_labels(f.client(0), w)
+    p = proba(double(w), x)
+    assert labels.tolist() == p.argmax(1).tolist()
+    expected = [1 - sum(-v * math.log(v) for v in row) / math.log(10) for row in p.tolist()]
+    assert confidence.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def dense(V, y, k, alpha, preset="paper", similarity=None):
+    """Propagation by the inverse of a dense matrix. Rows without neighbours' similarity above 0 have no edges."""
+    n = len(V)
+    A = (
+        similarity
+        if similarity is not None
+        else (V / np.linalg.norm(V, axis=1, keepdims=True)) @ (V / np.linalg.norm(V, axis=1, keepdims=True)).T
+    )
+    B = np.zeros((n, n))
+    for i in range(n):
+        near = sorted((j for j in range(n) if j != i), key=lambda j: (-A[i, j], j))[:k]
+        B[i, near] = np.maximum(A[i, near] ** (3 if preset == "code" else 1), 0)
+    B = B + B.T
+    d = B.sum(1)
+    S = B / np.sqrt(np.outer(np.where(d > 0, d, 1), np.where(d > 0, d, 1)))
+    Y = np.zeros((n, 10))
+    for i in np.flatnonzero(y >= 0):
+        Y[i, y[i]] = 1 / (np.sum(y == y[i]) if preset == "code" else 1)
+    Z = np.maximum(np.linalg.inv(np.eye(n) - alpha * S) @ Y, 0)
+    P = Z / Z.sum(1, keepdims=True)
+    H = -(P * np.log(np.where(P > 0, P, 1))).sum(1) / math.log(10)
+    return P.argmax(1), 1 - H
+
+
+def test_per_client_propagation_is_the_dense_version(digits):
+    f = Federation(digits, methods.PerClientLP(neighbours=4, alpha=0.9), labelled=(8, 0), unlabelled=(14, 9))
+    data = f.data[0]
+    labels, confidence = f.method.pseudo_labels(f.client(0), f.state["weights"])
+    V = torch.cat([data.labelled.inputs(), data.unlabelled.inputs()]).flatten(1).double().numpy()
+    expected, sure = dense(V, np.concatenate([data.labelled.y.numpy(), np.full(14, -1)]), 4, 0.9)
+    assert labels.tolist() == expected[8:].tolist()
+    np.testing.assert_allclose(confidence, sure[8:], atol=1e-6)
+    labels, confidence = f.method.pseudo_labels(f.client(1), f.state["weights"])  # nothing to spread
+    assert set(labels.tolist()) == {-1} and not confidence.any()
+    f.round()
+    assert f.state["round"] == 1
+
+
+def test_fedsem_labels_once(digits):
+    m = methods.FedSem(warmup=0.5, epochs=1, augment=False)
+    f = Federation(digits, m, rounds=4)
+    for _ in range(2):
+        f.round()
+    stage_1 = f.state["weights"]
+    for _ in range(2):
+        f.round()
+        for i in (0, 1):
+            kept = f.memory(i)["labels"]
+            assert kept["labels"].tolist() == proba(double(stage_1), f.data[i].unlabelled.inputs()).argmax(1).tolist()
+    steps = [line["step"] for line in f.server.account.drain()]
+    assert steps.count("label_once") == 2  # down and up, once
+
+
+def test_stage_1_is_for_labelled_clients_and_averages_are_uniform(digits):
+    m = methods.NetworkLabels(warmup=0.5, epochs=2, batch=50, augment=False, weight_decay=0.0, lr=0.2)
+    f = Federation(digits, m, labelled=(6, 4, 0), unlabelled=(8, 9, 5), rounds=4)
+    w, each = double(f.state["weights"]), []
+    for i in (0, 1):
+        mine, rows = w, f.data[i].labelled
+        for _ in range(2):
+            g = gradient(mine, rows.inputs(), hot(rows.y), torch.full((len(rows),), 1 / len(rows)).double())
+            mine = Momentum(0.2, 0.0, 0.0).step(mine, g)
+        each.append(mine)
+    close(f.round()["weights"], {name: (each[0][name] + each[1][name]) / 2 for name in w})
+
+
+# ---------------------------------------------------------------- FedAvg+XCLP
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset):
+    bits, sent = 512, []
+    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, preset=preset, hamming=Plain())
+    tap = lambda direction, step, id, data: sent.append((direction, step, id, wire.decode(data)))  # noqa: E731
+    f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5), tap=tap)
+    weights, C = f.state["weights"], 10
+    V = np.concatenate([m.features(f.client(i), weights, 0) for i in range(3)])
+    info = context("hyperplanes", session="seed 0", round=0)
+    planes = graph.hyperplanes(hkdf((0).to_bytes(16, "big", signed=True), info), bits, 64, info, tight_frame=preset == "code")
+    b = V @ planes.astype(np.float64).T >= 0
+    A = np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits)
+    y = np.concatenate([np.concatenate([d.labelled.y.numpy(), np.full(len(d.unlabelled), -1)]) for d in f.data.values()])
+    labels, confidence = dense(V, y, 4, 0.9, preset, A)
+    f.round()
+    at, count = 0, np.zeros(C)
+    for i, d in f.data.items():
+        rows = slice(at + len(d.labelled), at + len(d.labelled) + len(d.unlabelled))
+        at = rows.stop
+        sure = confidence[rows] / (confidence[rows].max() if preset == "code" else 1)
+        found = f.memory(i)["pseudo"]
+        assert found["labels"].tolist() == labels[rows].tolist()
+        np.testing.assert_allclose(found["confidence"], sure, atol=1e-4)
+        count += np.bincount(labels[rows], minlength=C) + np.bincount(d.labelled.y.numpy(), minlength=C)
+    told = [payload for direction, step, _, payload in sent if (direction, step) == ("down", "train")]
+    assert len(told) == 3
+    for payload in told:
+        if preset == "paper":
+            assert not len(payload["class_weight"])
+        else:
+            np.testing.assert_allclose(payload["class_weight"], count.sum() / C / np.maximum(count, 1), rtol=1e-6)
+
+
+def test_xclp_averages_uniformly_what_two_streams_learn(digits):
+    m = methods.XCLP(
+        bits=256, neighbours=4, alpha=0.9, warmup=0.0, epochs=2, hamming=Plain(), augment=False, lr=0.2, weight_decay=0.0
+    )
+    f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5))
+    start = f.state["weights"]
+    after = f.round()["weights"]
+    each = []
+    for i, d in f.data.items():
+        model, found = f.server.model(start), f.memory(i)["pseudo"]
+        pseudo.two_streams(
+            model, d.labelled, d.unlabelled, found["labels"], found["confidence"], 0.2, 2, stream(i, "train", 0), augment=False
+        )
+        each.append(double(model.state()))
+    close(after, {name: sum(w[name] for w in each) / 3 for name in after})
