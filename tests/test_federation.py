@@ -462,6 +462,29 @@ def test_what_is_no_key_is_refused(host, tmp_path):
     assert host.registry.roster() == {}
 
 
+def test_what_a_party_says_cannot_write_to_the_hosts_terminal(host, tmp_path):
+    link = host.enrol("north", tmp_path / "n")
+    with pytest.raises(Mistake, match="'state' is one of"):
+        link.hear("[red]here")
+    link.hear("refused", sentence="a\x1b[2Jb\nc")
+    assert host.registry.here["north"].sentence == "a?[2Jb?c"
+
+
+def test_an_invitation_cannot_name_a_folder_elsewhere():
+    for change in (dict(name="../../x"), dict(federation="..")):
+        with pytest.raises(Mistake, match="cannot be the name"):
+            joining.default_home(replace(TOKEN, **change))
+
+
+@pytest.mark.parametrize("drop", ["job", "settings", "quorum", "features"])
+def test_settings_that_are_not_whole_are_refused(host, drop):
+    token = host.registry.invite("north")
+    made = federation.read_toml(host.folder / "federation.toml")
+    federation.write_toml(host.folder / "federation.toml", {key: value for key, value in made.items() if key != drop})
+    with pytest.raises(Mistake, match="not whole"):
+        joining.look(token)
+
+
 def test_nobody_is_here_before_he_has_joined(host):
     with pytest.raises(Mistake, match="has not joined yet"):
         host.link("north").hear("here")

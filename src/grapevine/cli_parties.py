@@ -225,7 +225,7 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
     for name in ("party", "state", "fingerprint"):
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row)  # names are letters and digits, states are ours: no markup of others
     return table
 
 

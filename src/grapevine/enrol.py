@@ -38,6 +38,7 @@ CALL_SECONDS = 15  # for one call of a party
 REPLY_BYTES = 2**20  # of a reply of the host
 MODEL_BYTES = 2**31
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
+STATES = ("here", "at work", "left", "refused")
 PHASES = ("gathering", "confirming", "running", "done", "failed")
 
 
@@ -171,13 +172,15 @@ class Registry:
     def hear(self, name: str, secret: bytes, process: str, state: str, confirmed: str, sentence: str) -> dict[str, Any]:
         """A sign of life, and what the party has to know in return."""
         self._known(name, secret)
+        if state not in STATES:
+            raise Refused(400, f"'state' is one of {', '.join(STATES)}.")
         if name not in self.roster():
             raise Refused(409, f"'{name}' has not joined yet: run `grapevine join` with the invitation.")
         with self._lock:
             old = self.here.get(name)
             if old and old.process != process and old.state not in ("left", "refused") and time.time() - old.seen < HERE_SECONDS:
                 raise Refused(409, f"'{name}' is here already from another process: stop that one, or wait {HERE_SECONDS} s.")
-            self.here[name] = Presence(time.time(), process, state, confirmed, sentence[:300])
+            self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
             return self.view()
 
     def view(self) -> dict[str, Any]:
@@ -314,14 +317,19 @@ def _why(error: Exception) -> str:
 
 
 def _sentence(data: bytes, status: int, place: str) -> str:
-    """The host's sentence, if it is one: printable, and not a page."""
+    """The host's sentence, if there is one."""
     try:
         text = json.loads(data)["error"]
-        if isinstance(text, str) and text.isprintable() and len(text) < 600:
-            return text
+        if isinstance(text, str):
+            return printable(text)
     except (ValueError, KeyError, TypeError):
         pass
     return f"{place} answered with status {status}: check the address in the invitation."
+
+
+def printable(text: str, most: int = 600) -> str:
+    """What the other side wrote, for a terminal: no control characters, and not a page."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def short(hash: str) -> str:

@@ -16,9 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from grapevine.credentials import Token, make_node_key, read_token
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.enrol import HostLink, Refused, Unreachable, check_clock
+from grapevine.enrol import HostLink, Refused, Unreachable, check_clock, printable
 from grapevine.errors import Mistake
-from grapevine.federation import agreed_method, load_rows, read_rows, read_toml, save_rows, settings_hash, write_toml
+from grapevine.federation import (
+    agreed_method,
+    check_name,
+    check_settings,
+    load_rows,
+    read_rows,
+    read_toml,
+    save_rows,
+    settings_hash,
+    write_toml,
+)
 from grapevine.hosting import roster_digest
 from grapevine.processes import SuperNode, last_lines
 from grapevine.runs import lock
@@ -44,7 +54,7 @@ class Talk:
 
 
 def default_home(token: Token) -> Path:
-    return Path.home() / ".grapevine" / token.federation / token.name
+    return Path.home() / ".grapevine" / check_name(token.federation, "federation") / check_name(token.name)
 
 
 def join(token: str | None, data: str | None, label: str | None, id: str | None, home: Path | None, out: Path | None, talk: Talk,
@@ -76,8 +86,13 @@ def look(token: Token) -> tuple[HostLink, dict[str, Any]]:
     link = HostLink(token).check_ca()
     before = time.time()
     told = link.call("settings")
-    check_clock(float(told["time"]), before, time.time())
-    if settings_hash(told["agreed"]) != told["hash"]:
+    try:
+        check_clock(float(told["time"]), before, time.time())
+        check_settings(dict(told["agreed"], parties=told["parties"]))
+        same = settings_hash(told["agreed"]) == told["hash"]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise Mistake(f"{link.place} sent settings that are not whole: is it the same version of Grapevine?") from None
+    if not same:
         raise Mistake(f"{link.place} sent settings that do not have the hash it names: is it the same version of Grapevine?")
     return link, told
 
@@ -180,7 +195,7 @@ class _Stay:
             if told["hash"] != self.party["hash"]:
                 raise Mistake(f"the host runs other settings than {self.party['name']} agreed to: ask it for a new invitation.")
             if told["phase"] == "failed":
-                raise Mistake(f"the host stopped: {told['sentence']}")
+                raise Mistake(f"the host stopped: {printable(told['sentence'])}")
             if told["phase"] == "done":
                 return self._take_results()
             if told["phase"] == "gathering":
@@ -196,6 +211,8 @@ class _Stay:
         if self.confirmed == digest:
             return
         name = self.party["name"]
+        for other in roster:
+            check_name(other)
         if roster.get(name) != Identity.load(self.folder / "identity.pem").public.hex():
             raise Mistake(f"the host's roster does not hold the key of {name} as it is in {self.folder}: ask the host why.")
         pinned = check_pins(roster, self.folder / "pinned.toml", self.pin)
