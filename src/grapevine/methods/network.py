@@ -130,7 +130,7 @@ class PerClientLP(NetworkLabels):
         with torch.no_grad():
             V = np.concatenate([model.features(Views(rows).plain(slice(None))).cpu().double().numpy() for rows in (own, rest)])
         y = np.concatenate([own.y.numpy(), np.full(len(rest), -1)])
-        index, similarity = graph.nearest_cosine(V, min(self.neighbours, len(V) - 1), threads=1)
+        index, similarity = graph.nearest_cosine(V, self.neighbours, threads=1)
         W = graph.graph(index, similarity, len(V))
         Z = graph.solve(W, graph.label_matrix(y, len(client.data.classes)), self.alpha, threads=1).Z
         labels, confidence = graph.labels_and_confidence(Z[len(own) :])
