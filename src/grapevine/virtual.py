@@ -67,7 +67,7 @@ def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dic
 
     app = write_app(home / "flower" / "app")
     (home / "flower" / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
-    config = f"num-supernodes={clients} client-resources-num-cpus=1.0"
+    config = f"num-supernodes={clients} client-resources-num-cpus=1"
     if "RAY_ADDRESS" not in os.environ:  # else the cluster that is there says how many cores it has
         config += f" init-args-num-cpus={flags['workers']}"
     if str(flags["device"]).startswith("cuda"):
@@ -77,9 +77,9 @@ def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dic
     until, told = time.monotonic() + START_SECONDS, ""
     while time.monotonic() < until:  # the SuperLink may not listen yet
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=START_SECONDS, stdin=subprocess.DEVNULL)
-        if done.returncode == 0:
-            return
         told = (done.stdout + done.stderr).strip()
+        if '"success": true' in told:  # the exit code is 0 also when it failed
+            return
         time.sleep(1)
     raise Mistake(f"Flower's simulation did not start within {START_SECONDS} s ({told[-200:]}): say --runtime local.")
 
@@ -88,24 +88,24 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
     """Tell how far it is until it has ended, well or not."""
     from grapevine.core import StepError
     from grapevine.experiment import read_lines
+    from grapevine.processes import alive
 
-    history, told, until = Path(job["out"]) / "history.jsonl", 0, time.monotonic() + START_SECONDS
-    while not (home / "ended.json").exists():
-        if link.poll() is not None or (time.monotonic() > until and not (home / "began").exists()):
-            raise Mistake(f"Flower's simulation stopped by itself ({_last_line(home / 'log.txt')}): say --runtime local.")
-        lines = read_lines(history) if (home / "began").exists() else []
+    began, ended, told, until = home / "began", home / "ended.json", 0, time.monotonic() + START_SECONDS
+    while True:
+        over = ended.exists()
+        gone = not alive(int(began.read_text())) if began.exists() else time.monotonic() > until
+        if not over and (gone or link.poll() is not None) and not ended.exists():
+            raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
+        lines = read_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
         for line in lines[told:]:
             progress(line["round"], job["flags"]["rounds"], line)
         told = len(lines)
+        if over:
+            break
         time.sleep(0.2)
-    ended = json.loads((home / "ended.json").read_text())
-    if ended["kind"]:
-        raise (StepError if ended["kind"] == "StepError" else Mistake)(ended["sentence"])
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no log")[:200]
+    how = json.loads(ended.read_text())
+    if how["kind"]:
+        raise (StepError if how["kind"] == "StepError" else Mistake)(how["sentence"])
 
 
 # ---------------------------------------------------------------- driver and workers
@@ -133,7 +133,7 @@ def drive(home: Path, connect: Callable[[int], Transport]) -> None:
     ended = dict(kind="", sentence="")
     try:
         made = experiment(job, partial(_workers, home, connect))
-        (home / "began").touch()
+        write_atomically(home / "began", str(os.getpid()).encode())
         made.run(job["resume"])
     except (Mistake, StepError) as error:
         ended = dict(kind=type(error).__name__, sentence=str(error))
