@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from grapevine import wire
+from grapevine.crypto.hamming import protocol
 from grapevine.methods.xclp import Label
 
 if TYPE_CHECKING:
@@ -52,14 +54,15 @@ FIRST = {
     "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
 }
 HOUR = 60  # minutes
+WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
 
 
 def reveals(step: str, name: str, method: Label) -> str:
     """What a field of a party's reply tells others."""
-    protocol = method.xclp.hamming.name
+    hamming = method.xclp.hamming.name
     if (step, name) == ("share", "first"):
-        return FIRST[protocol]
-    if name == "prelude" and protocol != "ot":
+        return FIRST[hamming]
+    if name == "prelude" and hamming != "ot":
         return "nothing: empty"
     if name == "moments" and not step.startswith("gaussian."):
         return moments(method)
@@ -105,34 +108,47 @@ def learns(method: Label, parties: int) -> list[str]:
 
 def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
     """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
+    per_party, minutes, memory = _estimate(parties, method, workers)
+    if baselines:
+        classes = len({name for party in parties for name in party.classes})
+        size = 32 * _gaussian_numbers(parties[0].x.shape[1], classes)
+        for party in parties:
+            hello = dict(
+                step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals="a public key, class names"
+            )
+            sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS)
+            per_party[party.name] += [hello, sums]
+    advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
+    return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice, learns=learns(method, len(parties)),
+                collusion=method.xclp.hamming.collusion, protocol=method.xclp.hamming.name)  # fmt: skip
+
+
+def _estimate(parties: Sequence[Party], method: Label, workers: int) -> tuple[dict[str, list[dict]], float, float]:
+    """Lines by party, minutes, bytes of memory."""
     classes = len({name for party in parties for name in party.classes})
     per_party, seconds, largest = {}, 0.0, 0.0
     for i in range(method.groups):
         lines, cost, memory = _group(sorted(parties, key=lambda p: p.name)[i :: method.groups], method, classes)
         per_party.update(lines)
         seconds, largest = seconds + cost, max(largest, memory)
-    if baselines:
-        size = 32 * _gaussian_numbers(parties[0].x.shape[1], classes)
-        for party in parties:
-            per_party[party.name].append(dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS))
-    minutes = seconds / workers / 60
-    out = {party.name: per_party[party.name] for party in parties}
-    advice = _advice(parties, method, minutes) if minutes > HOUR else None
-    return dict(parties=out, minutes=minutes, memory_mb=largest / 2**20, advice=advice, learns=learns(method, len(parties)),
-                collusion=method.xclp.hamming.collusion, protocol=method.xclp.hamming.name)  # fmt: skip
+    working = workers * WORKING.get(method.xclp.hamming.name, 20) * 2**20
+    return {party.name: per_party[party.name] for party in parties}, seconds / workers / 60, largest + working
 
 
-def _advice(parties: Sequence[Party], method: Label, minutes: float) -> str:
-    """What would bring a long job down."""
-    ways = []
+def _advice(parties: Sequence[Party], method: Label, workers: int, minutes: float) -> str:
+    """What would bring a long job down, each with its own estimate; what would not is not proposed."""
+    ways: list[tuple[str, Label, str]] = []
     most = len(parties) // 3  # a group of fewer than three has no sum worth the name
     if most > method.groups:
-        ways.append(f"--groups {max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))}")
-    if method.xclp.hamming.name != "psm":
-        ways.append("--secure psm (if the server and no party collude)")
+        groups = max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))
+        ways.append((f"--groups {groups}", replace(method, groups=groups), "labels spread within groups only"))
+    psm = replace(method, xclp=replace(method.xclp, hamming=protocol("psm")))
+    ways.append(("--secure psm", psm, "safe as long as the server and no party collude"))
     if method.xclp.bits > 1024:
-        ways.append("--bits 1024")
-    return f"that is {minutes / 60:.1f} hours: {' or '.join(ways) or 'fewer rows'} would take less."
+        ways.append(("--bits 1024", replace(method, xclp=replace(method.xclp, bits=1024)), "coarser distances"))
+    less = [(flag, _estimate(parties, other, workers)[1], price) for flag, other, price in ways]
+    told = [f"{flag}, about {round(m)} minutes ({price})" for flag, m, price in less if m < 0.7 * minutes]
+    return f"that is {minutes / 60:.1f} hours; less would take {', or '.join(told) or 'fewer rows'}."
 
 
 def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[str, list[dict]], float, float]:

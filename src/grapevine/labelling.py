@@ -152,7 +152,7 @@ def label(
     parties: Sequence[Any], label: str | None = None, id: str | None = None, features: Sequence[str] | None = None,
     truth: Any = None, scale: str = "standard", impute: bool = False, embed: str | None = None, secure: str = "mlwe",
     bits: int = 4096, neighbours: int | str = 10, alpha: float = 0.99, abstain: float = 0.0, groups: int = 1,
-    preset: str = "paper", baselines: bool = False, expected: bool = True, seed: int | None = None, workers: int = 2,
+    preset: str = "code", baselines: bool = False, expected: bool = True, seed: int | None = None, workers: int = 2,
     names: Sequence[str] | None = None, out: str | Path | None = None, dry_run: bool = False, progress: Callable | None = None,
 ) -> LabelResult | dict[str, Any]:  # fmt: skip
     """XCLP: one-shot labels for every party's own rows.
@@ -310,10 +310,10 @@ def _baselines(clients: dict[str, Client], method: Label, workers: int, disclosu
 
 
 def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[dict]:
-    """Lines of the account in the order in which steps happened, down before up."""
+    """Lines of the account in the order in which steps happened, down before up. (A step without a reply comes last.)"""
     steps = list(dict.fromkeys(line["step"] for lines in disclosure.values() for line in lines))
     place = {step: i for i, step in enumerate(steps)}
-    return sorted(messages, key=lambda m: (place.get(m["step"], len(steps)), m["direction"]))
+    return sorted(messages, key=lambda m: ("gaussian." in m["step"], place.get(m["step"], len(steps)), m["direction"]))
 
 
 def check(parties: Sequence[Party], method: Label, abstain: float) -> list[str]:

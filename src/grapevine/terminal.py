@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -44,10 +45,6 @@ class Bar:
         elif done == total or time.monotonic() - self._spoke > PLAIN_SECONDS:
             self._spoke = time.monotonic()
             print(f"{self.title}: round {done} of {total} {note}".rstrip(), flush=True)
-
-
-OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row", gaussian="by Gaussian heads together",
-              model="by the model itself")  # fmt: skip
 
 
 class StepBar:
@@ -201,13 +198,18 @@ def show_plan(plan: dict, notes: list[str], most: int = 4) -> None:
         console.print(f"Note: {note}", soft_wrap=True)
 
 
+OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row", gaussian="by Gaussian heads together",
+              model="by the model itself")  # fmt: skip
+
+
 def show_labels(result: Any, folder: Path, most: int = 30) -> None:
     """The closing table of a label job."""
     measured = result.accuracy is not None
     others = list(result.other_accuracy) if measured else []
-    table = Table(
-        title=f"Labels by {result.method.xclp.hamming.name}, {result.method.xclp.bits} bits, {result.neighbours} neighbours"
-    )
+    xclp = result.method.xclp
+    auto = "" if xclp.neighbours else " (auto)"
+    told = f"Labels by {xclp.hamming.name}, {xclp.bits} bits, {result.neighbours} neighbours{auto}"
+    table = Table(title=told, box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("party", "rows", "given", "new", "abstained", *(("right", *others) if measured else ())):
         table.add_column(name, justify="left" if name == "party" else "right")
     for p in result.parties[:most]:
@@ -221,8 +223,8 @@ def show_labels(result: Any, folder: Path, most: int = 30) -> None:
     for note in result.warnings:
         console.print(f"Note: {note}", soft_wrap=True)
     if measured:
-        told = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
-        console.print("; ".join([f"Right together: {percent(result.accuracy)}", *told]) + ".", soft_wrap=True)
+        compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
+        console.print("; ".join([f"Right together: {percent(result.accuracy)}", *compared]) + ".", soft_wrap=True)
     if result.expected:
         e = result.expected
         between = f"{percent(e['low'])} to {percent(e['high'])}"

@@ -1,0 +1,5 @@
+"""`python -m grapevine` is the command."""
+
+from grapevine.cli import main
+
+main()

@@ -1,0 +1,492 @@
+"""The label job in one process: rows in order, labels kept, what is written and said beforehand, what it is compared with."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import grapevine as gv
+from grapevine import baselines, disclosure, labelling, layout, report
+from grapevine.errors import Mistake
+from grapevine.parties import party_names, read_parties
+
+CENTRES = np.array([[5.0, 0, 0, 0, 0], [0, 5.0, 0, 0, 0], [0, 0, 5.0, 0, 0]])
+QUICK = dict(secure="psm", bits=256, neighbours=5)
+
+
+def blobs(sizes=(20, 24, 18), labelled=6, spread=0.7, seed=0):
+    """Parties (X, y, truth) of three classes in no order; `labelled` rows of each keep their label, scattered over the rows."""
+    draw, out = np.random.default_rng(seed), []
+    for n in sizes:
+        truth = draw.permutation(np.arange(n) % 3)
+        X = CENTRES[truth] + spread * draw.standard_normal((n, 5))
+        keep = np.concatenate([np.flatnonzero(truth == c)[: labelled // 3] for c in range(3)])
+        y = np.full(n, -1)
+        y[keep] = truth[keep]
+        out.append((X, y, truth))
+    return out
+
+
+def pairs(parties):
+    return [(X, y) for X, y, _ in parties]
+
+
+def label(parties, **settings):
+    return gv.label(pairs(parties), **{**QUICK, "truth": [t for *_, t in parties], **settings})
+
+
+def read(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+# ---------------------------------------------------------------- labels, confidences, rows
+
+
+@pytest.mark.parametrize("secure", ["psm", "mlwe", "plain"])
+def test_well_separated_classes_are_labelled_right_and_rows_keep_their_order(secure):
+    parties = blobs()
+    result = label(parties, secure=secure, bits=128)
+    for (X, y, truth), party in zip(parties, result):
+        assert party.labels.dtype == np.int64 and party.confidence.shape == (len(X),) and party.proba.shape == (len(X), 3)
+        np.testing.assert_array_equal(party.labels, truth)
+        np.testing.assert_array_equal(party.given, y)
+        np.testing.assert_array_equal(party.known, y >= 0)
+        assert (party.confidence[y >= 0] == 1.0).all() and (party.confidence > 0).all()
+        np.testing.assert_allclose(party.proba.sum(1), 1)
+    assert result.accuracy == 1.0 and result.classes == (0, 1, 2) and len(result) == 3
+
+
+def test_rows_in_another_order_get_the_same_labels():
+    """Every row is a neighbour of every other, so that no tie between equal distances can depend on the order."""
+    parties = blobs(spread=2.0)
+    draw = np.random.default_rng(1)
+    orders = [draw.permutation(len(X)) for X, *_ in parties]
+    one = label(parties, neighbours=100, seed=5, expected=False)
+    two = label([tuple(a[order] for a in party) for party, order in zip(parties, orders)], neighbours=100, seed=5, expected=False)
+    for a, b, order in zip(one, two, orders):
+        np.testing.assert_array_equal(a.labels[order], b.labels)
+        np.testing.assert_allclose(a.proba[order], b.proba, atol=1e-6)
+
+
+def test_a_given_label_is_kept_and_what_propagation_says_is_shown_beside():
+    parties = blobs()
+    X, y, truth = parties[0]
+    wrong = int(np.flatnonzero(y == 0)[0])
+    y[wrong] = 2
+    party = label(parties, neighbours=8)[0]
+    assert party.labels[wrong] == 2 and party.given[wrong] == 2 and party.confidence[wrong] == 1.0
+    assert party.proposed[wrong] == 0 and not party.abstained[wrong]
+
+
+def test_names_and_numbers_as_classes():
+    parties = blobs()
+    names = np.array(["fig", "apple", "pear"], object)
+    named = [(X, [None if c < 0 else names[c] for c in y]) for X, y, _ in parties]
+    by_name = gv.label(named, **QUICK, seed=1)
+    assert by_name.classes == ("apple", "fig", "pear")
+    by_number = label(parties, seed=1)
+    for a, b in zip(by_name, by_number):
+        assert a.labels == [names[c] for c in b.labels] and a.given.count(None) == int((b.given < 0).sum())
+        order = [by_name.classes.index(name) for name in names]
+        np.testing.assert_allclose(a.proba[:, order], b.proba, atol=1e-9)
+
+
+def test_numbers_are_sorted_as_numbers_and_columns_of_proba_follow():
+    parties = [(X, np.where(y >= 0, y * 5, -1), truth * 5) for X, y, truth in blobs()]  # 0, 5, 10
+    result = label(parties)
+    assert result.classes == (0, 5, 10)
+    for party in result:
+        np.testing.assert_array_equal(np.array(result.classes)[party.proba.argmax(1)], party.proposed)
+
+
+def test_a_class_that_one_party_knows_reaches_the_others():
+    parties = blobs(labelled=9)
+    for _, y, _ in parties[1:]:
+        y[y == 2] = -1
+    result = label(parties)
+    assert result.accuracy > 0.95
+    assert all((party.labels[truth == 2] == 2).mean() > 0.9 for party, (*_, truth) in zip(result, parties))
+
+
+def test_a_party_without_labels_and_a_party_with_nothing_else():
+    parties = blobs()
+    parties[1][1][:] = -1
+    parties[2] = (parties[2][0], parties[2][2], parties[2][2])
+    result = label(parties)
+    assert result[1].accuracy == 1.0 and result[1].alone_accuracy == 0.0
+    assert result[2].known.all() and result[2].measured == 0 and result[2].accuracy is None
+
+
+def test_truth_is_measured_on_new_labels_alone():
+    parties = blobs()
+    X, y, truth = parties[0]
+    told = truth.copy()
+    told[y >= 0] = 99  # what came with a label is no merit
+    new = np.flatnonzero(y < 0)
+    told[new[:3]] = 98  # three new labels will be wrong
+    told[new[3:5]] = -1  # of two nothing is known
+    result = label([(X, y, told), *parties[1:]])
+    assert result[0].measured == len(new) - 2
+    assert result[0].accuracy == (len(new) - 5) / (len(new) - 2)
+    n = [p.measured for p in result]
+    assert result.accuracy == pytest.approx((result[0].accuracy * n[0] + n[1] + n[2]) / sum(n))
+
+
+def test_abstain_leaves_uncertain_rows_without_a_label():
+    parties = blobs(spread=2.5)
+    sure = label(parties, seed=2)
+    middle = float(np.median(sure[0].confidence[~sure[0].known]))
+    careful = label(parties, seed=2, abstain=middle)
+    for a, b in zip(sure, careful):
+        low = (a.confidence < middle) & ~a.known
+        np.testing.assert_array_equal(b.abstained, low)
+        np.testing.assert_array_equal(b.labels, np.where(low, -1, a.labels))
+        np.testing.assert_array_equal(b.proposed, a.proposed)
+    assert careful[0].abstained.any() and careful.accuracy > sure.accuracy
+
+
+def test_seeds_repeat_whatever_the_workers_and_differ_without():
+    parties = blobs(spread=2.0)
+    one, two, other = label(parties, seed=7), label(parties, seed=7, workers=1), label(parties, seed=8)
+    for a, b in zip(one, two):
+        np.testing.assert_array_equal(a.labels, b.labels)
+        np.testing.assert_array_equal(a.confidence, b.confidence)
+    assert one.expected == two.expected
+    assert any((a.confidence != b.confidence).any() for a, b in zip(one, other))
+    free = [label(parties) for _ in range(2)]
+    assert any((a.confidence != b.confidence).any() for a, b in zip(*free))
+
+
+def test_a_blank_row_abstains_and_is_counted():
+    parties = blobs()
+    X, y, _ = parties[0]
+    blank = int(np.flatnonzero(y < 0)[0])
+    X[blank] = 0.0
+    result = label(parties, scale="none")
+    party = result[0]
+    assert party.abstained[blank] and party.labels[blank] == -1 and party.confidence[blank] == 0 and party.blank == 1
+    assert not party.proba[blank].any()
+    assert any("1 row is zero after scaling" in note for note in result.warnings)
+
+
+def test_missing_features_become_the_pooled_mean():
+    parties = blobs(spread=1.5)
+    mean = np.concatenate([X for X, *_ in parties[1:]] + [parties[0][0][1:]])[:, 2].mean()
+    holes, filled = ([(X.copy(), y, t) for X, y, t in parties] for _ in range(2))
+    holes[0][0][0, 2], filled[0][0][0, 2] = np.inf, mean
+    a, b = label(holes, scale="none", impute=True, seed=3), label(filled, scale="none", seed=3)
+    for one, two in zip(a, b):
+        np.testing.assert_allclose(one.proba, two.proba, atol=1e-6)
+
+
+def test_groups_label_apart_and_speak_of_the_same_classes():
+    parties = blobs((20, 20, 20, 20))
+    for _, y, _ in parties[1::2]:  # the second group never hears of class 2
+        y[y == 2] = -1
+    result = label(parties, groups=2, names=list("abcd"))
+    assert result.classes == (0, 1, 2) and all(p.proba.shape == (20, 3) for p in result)
+    assert all((p.labels == truth).all() for p, (*_, truth) in list(zip(result, parties))[::2])
+    assert all(not (p.labels == 2).any() and not p.proba[:, 2].any() for p in list(result)[1::2])
+
+
+# ---------------------------------------------------------------- the estimate, neighbours auto, baselines
+
+
+def test_expected_accuracy_is_from_hidden_labels_and_near_the_truth():
+    parties = blobs((90, 90, 90), labelled=45, spread=2.5)
+    result = label(parties, seed=1)
+    e = result.expected
+    assert e["n"] == 27  # a fifth of 135
+    assert e["low"] < e["accuracy"] < e["high"] and e["low"] < result.accuracy < e["high"]
+    assert sum(b["n"] for b in e["calibration"]) == 27
+    assert sum(b["right"] for b in e["calibration"]) == round(e["accuracy"] * 27)
+    # Wilson's interval in its printed form: the shares p with |p − p̂| = 1.96 √(p(1 − p)/n)
+    for p in (e["low"], e["high"]):
+        assert abs(p - e["accuracy"]) == pytest.approx(1.96 * np.sqrt(p * (1 - p) / 27))
+
+
+def test_auto_takes_one_of_the_candidates_and_parties_alone_take_the_same():
+    parties = blobs((40, 40, 40), labelled=15, spread=1.8)
+    auto = label(parties, neighbours="auto", seed=4)
+    fixed = label(parties, neighbours=auto.neighbours, seed=4)
+    assert auto.neighbours in (3, 5, 10, 20)
+    for a, b in zip(auto, fixed):
+        np.testing.assert_array_equal(a.labels, b.labels)
+        np.testing.assert_array_equal(a.others["alone"], b.others["alone"])
+    assert auto.expected["alone"] == fixed.expected["alone"]
+
+
+def test_nearest_labelled_row_against_a_loop():
+    draw = np.random.default_rng(3)
+    V, y = draw.standard_normal((30, 4)), np.where(draw.random(30) < 0.4, draw.integers(0, 3, 30), -1)
+    V[7] = 0
+    found = baselines.nearest(V, y, block=7)
+    for i in range(30):
+        cosines = {j: V[i] @ V[j] / np.linalg.norm(V[i]) / np.linalg.norm(V[j]) for j in np.flatnonzero(y >= 0) if i != 7 != j}
+        assert found[i] == (y[max(cosines, key=cosines.get)] if i != 7 else -1)
+    assert (baselines.nearest(V, np.full(30, -1)) == -1).all()
+
+
+def test_baselines_are_labels_in_the_order_of_rows_and_what_they_send_is_logged(tmp_path):
+    parties = blobs()
+    result = label(parties, baselines=True, out=tmp_path / "out")
+    assert list(result.other_accuracy) == ["alone", "nearest", "gaussian"]
+    assert result.other_accuracy["gaussian"] == 1.0
+    for party, (*_, truth) in zip(result, parties):
+        np.testing.assert_array_equal(party.others["gaussian"], truth)
+        sent = [line for line in party.disclosure if line["step"] == "gaussian.meet"]
+        assert [line["field"] for line in sent] == ["moments"] and "class's label count" in sent[0]["reveals"]
+    rows = read(tmp_path / "out" / "party-1" / "baselines.csv")
+    assert list(rows[0]) == ["id", "together", "alone", "nearest", "gaussian"]
+    assert [int(row["gaussian"]) for row in rows] == list(parties[0][2])
+
+
+def test_gaussian_heads_get_the_rows_that_propagation_gets():
+    """Missing values are filled in before: Gaussian heads alone would refuse them."""
+    parties = blobs()
+    parties[0][0][0, 0] = np.nan
+    assert label(parties, baselines=True, impute=True).other_accuracy["gaussian"] > 0.95
+
+
+def test_features_of_a_trained_run_and_what_it_says_itself(tmp_path, digits):
+    split = digits.split(clients=4, labels="clients:200")
+    gv.train(gv.methods.FedAvg(), split, rounds=1, model="mlp", out=tmp_path / "run")
+    model = gv.load(tmp_path / "run")
+    X = digits.x[:80].flatten(1).numpy()
+    names = [digits.classes[c] for c in digits.y[:80].tolist()]
+    for part, name in ((slice(0, 40), "a"), (slice(40, 80), "b")):
+        known = [c if i < 15 else "" for i, c in enumerate(names[part])]
+        np.savez(tmp_path / f"{name}.npz", X=X[part], y=np.array(known), truth=np.array(names[part]))
+    files = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
+    read = read_parties(files, "y", truth="truth", embed=str(tmp_path / "run"))
+    assert read[0].x.shape == (40, model.network.features_dim)
+    assert read[1].model == model.predict(digits.x[40:80])
+    result = gv.label(files, label="y", truth="truth", embed=str(tmp_path / "run"), **QUICK)
+    own = np.array(read[0].model)[15:] == np.array(names[15:40])
+    assert result[0].other_accuracy["model"] == own.mean()
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_what_is_written(tmp_path):
+    parties = blobs((80, 30, 30), spread=2.0)
+    result = label(parties, out=tmp_path / "out", abstain=0.05, seed=1, names=["north", "south", "east"])
+    folder = tmp_path / "out"
+    assert {p.name for p in folder.iterdir()} == {"north", "south", "east", "result.json", "messages.jsonl", "report.html"}
+    assert {p.name for p in (folder / "north").iterdir()} == {"labels.csv", "review.csv", "disclosure.jsonl"}
+    rows = read(folder / "north" / "labels.csv")
+    assert list(rows[0]) == ["id", "label", "confidence", "abstained", "given", "proposed"]
+    party = result[0]
+    for i, row in enumerate(rows):
+        assert row["id"] == str(i + 1) and row["abstained"] == str(int(party.abstained[i]))
+        assert row["label"] == ("" if party.abstained[i] else str(party.labels[i])) and row["proposed"] == str(party.proposed[i])
+        assert row["given"] == ("" if party.given[i] < 0 else str(party.given[i]))
+        assert float(row["confidence"]) == pytest.approx(party.confidence[i], abs=1e-6)
+    review = read(folder / "north" / "review.csv")
+    unlabelled = sorted(float(row["confidence"]) for row in rows if not row["given"])
+    assert [float(row["confidence"]) for row in review] == unlabelled[:50]
+    assert len(read(folder / "south" / "review.csv")) == 24  # no more than there are
+
+
+def test_the_disclosure_log_has_every_field_that_left(tmp_path):
+    result = label(blobs(), out=tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "party-1" / "disclosure.jsonl").read_text().splitlines()]
+    assert all(list(line) == ["time", "step", "peer", "field", "type", "shape", "bytes", "hash", "reveals"] for line in lines)
+    fields = {(line["step"], line["field"]) for line in lines}
+    assert {("keys", "offer"), ("share", "own"), ("share", "labelled"), ("spread", "rows"), ("receive", "hits")} <= fields
+    sent = sum(line["bytes"] for party in result for line in party.disclosure)
+    messages = sum(line["messages"] for line in result.messages if line["direction"] == "up")
+    assert result.bytes_up == sent + 13 * messages  # frame and the dict around the fields: see docs/wire-format.md
+    own = next(line for line in lines if line["field"] == "own")
+    assert own["shape"] == [20, 20] and own["type"] == "uint16" and len(own["hash"]) == 64
+
+
+@pytest.mark.parametrize(
+    "secure", ["mlwe", "psm", "plain", *(pytest.param(p, marks=pytest.mark.slow) for p in ("ot", "paillier"))]
+)
+def test_everything_a_protocol_sends_has_a_word_on_what_it_reveals(secure):
+    if secure == "paillier":
+        pytest.importorskip("gmpy2")
+    result = label(blobs((8, 9, 10), labelled=3), secure=secure, bits=16, neighbours=3)
+    lines = [line for party in result for line in party.disclosure]
+    assert all(line["reveals"] for line in lines)
+    told = {line["field"]: line["reveals"] for line in lines if line["step"] in ("keys", "share", "meet")}
+    assert told["prelude"].startswith("public values" if secure == "ot" else "nothing: empty")
+    assert told["first"].startswith({"psm": "alone nothing", "plain": "EVERYTHING"}.get(secure, "nothing"))
+
+
+def test_moments_reveal_what_is_summed():
+    def told(**settings):
+        lines = label(blobs(), **settings)[0].disclosure
+        return next(line["reveals"] for line in lines if line["field"] == "moments")
+
+    assert told(preset="paper").endswith("give the pooled counts, means and variances of the features")
+    assert told(preset="paper", scale="none") == "nothing: empty"
+    assert told(scale="none").endswith("give the number of labels of each class")
+
+
+def test_a_result_is_reported_again_from_its_folder_alone(tmp_path):
+    label(blobs(), out=tmp_path / "out", baselines=True)
+    first = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    (tmp_path / "out" / "report.html").unlink()
+    (tmp_path / "out").rename(tmp_path / "moved")
+    again = report.write(tmp_path / "moved").read_text(encoding="utf-8")
+    assert again == first and "Graph of the rows" in first
+    result = json.loads((tmp_path / "moved" / "result.json").read_text())
+    assert result["job"] == "label" and result["accuracy"] == 1.0 and len(result["graph"]["x"]) == 62
+    assert [row["id"] for row in result["per_client"]] == ["party-1", "party-2", "party-3"]
+
+
+def test_a_folder_that_cannot_be_finished_is_not_begun(tmp_path):
+    result = label(blobs())
+    result[2].disclosure.append({"not": {1, 2}})  # JSON has no sets
+    with pytest.raises(TypeError):
+        labelling.write(tmp_path / "out", result)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path):
+    (tmp_path / "out").mkdir()
+    label(blobs(), out=tmp_path / "out")
+    assert (tmp_path / "out" / "result.json").exists() and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(Mistake, match="exists and is not empty"):
+        label(blobs(), out=tmp_path / "out")
+    with pytest.raises(Mistake, match="nothing can be written"):
+        label(blobs(), out=tmp_path / "out" / "result.json" / "below")
+
+
+def test_equal_stems_get_their_folder_in_front(tmp_path):
+    for name in ("a/rows.csv", "b/rows.csv", "other.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert party_names([str(tmp_path / n) for n in ("a/rows.csv", "b/rows.csv", "other.csv")]) == ["a-rows", "b-rows", "other"]
+    with pytest.raises(Mistake, match="given twice"):
+        party_names([str(tmp_path / "other.csv"), str(tmp_path / "a" / ".." / "other.csv")])
+
+
+# ---------------------------------------------------------------- beforehand
+
+
+@pytest.mark.parametrize(("secure", "bits"), [("plain", 512), ("psm", 512), ("mlwe", 128)])
+def test_a_dry_run_says_the_bytes_that_a_run_sends(secure, bits):
+    parties = blobs((40, 30, 50))
+    settings = dict(secure=secure, bits=bits, baselines=True)
+    plan, result = label(parties, dry_run=True, **settings), label(parties, **settings)
+    said = sum(line["bytes"] for lines in plan["parties"].values() for line in lines)
+    assert list(plan["parties"]) == [p.name for p in result]
+    assert said == pytest.approx(result.bytes_up, rel=0.05)
+    assert plan["minutes"] < 1 and plan["advice"] is None and 100 < plan["memory_mb"] < 2000
+
+
+def test_a_long_job_is_told_what_takes_less():
+    X = np.broadcast_to(np.zeros(4), (10000, 4))
+    parties = [labelling.Party(f"p{i}", X, ["a"] + [None] * 9999, []) for i in range(12)]
+
+    def advice(secure, bits=4096, parties=parties, groups=1):
+        method = labelling.make_method(secure, bits, 10, 0.99, "standard", False, groups, "paper", True, None)
+        return disclosure.plan(parties, method)
+
+    long = advice("mlwe")
+    groups, minutes = map(int, re.search(r"--groups (\d+), about (\d+) minutes", long["advice"]).groups())
+    assert long["minutes"] > 60 and groups <= 12 // 3
+    followed = advice("mlwe", groups=groups)
+    assert followed["advice"] is None and round(followed["minutes"]) == minutes
+    assert "--bits 1024" in long["advice"] and advice("mlwe", bits=1024)["minutes"] < 0.7 * long["minutes"]
+    slow = advice("ot", parties=parties[:3])["advice"]
+    assert "--secure psm" in slow and "--groups" not in slow  # three parties make one group
+
+
+def test_what_is_learnt_is_said_by_the_settings():
+    parties = blobs()
+    said = " ".join(label(parties, dry_run=True)["learns"])
+    assert "Hamming distances between all rows" in said and "pooled mean" in said
+    assert "pooled mean" not in " ".join(label(parties, dry_run=True, scale="none")["learns"])
+    assert "each thereby learns the other's" in " ".join(label(parties[:2], dry_run=True)["learns"])
+    assert any("2 parties" in note for note in label(parties[:2], dry_run=True)["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("parties", "settings", "sentence"),
+    [
+        (blobs()[:1], {}, "1 party was given"),
+        ([], {}, "0 parties were given"),
+        (blobs(labelled=0), {}, "no party has a labelled row"),
+        ([*blobs()[:2], (np.ones((4, 6)), [0, 1, -1, -1], [0, 1, 0, 1])], {}, "party-3 has 6 features and party-1 has 5"),
+        ([*blobs()[:2], (np.ones((4, 5)), [0, 1, -1], [0, 1, 0, 1])], {}, "party-3 has 4 rows and 3 labels"),
+        ([*blobs()[:2], (np.full((4, 5), np.nan), [0, 1, -1, 1], [0, 1, 0, 1])], {}, "party-3, row 1, column 1 is nan"),
+        ([*blobs()[:2], (np.full((4, 5), -np.inf), [0, 1, -1, 1], [0, 1, 0, 1])], {}, "row 1, column 1 is -inf"),
+        ([*blobs()[:2], ([["x"] * 5] * 4, [0, 1, -1, 1], [0, 1, 0, 1])], {}, "party-3: X is not a table of numbers"),
+        ([*blobs()[:2], (np.ones((0, 5)), [], [])], {}, "give at least one row"),
+        (blobs(), dict(secure="rot13"), "there is no protocol 'rot13'"),
+        (blobs(), dict(bits=0), "bits is 0"),
+        (blobs(), dict(alpha=1), "alpha is 1"),
+        (blobs(), dict(neighbours=0), "neighbours is 0"),
+        (blobs(), dict(neighbours="many"), "neighbours is 'many'"),
+        (blobs(), dict(abstain=2), "abstain is 2"),
+        (blobs(), dict(groups=2), "groups is 2, and 3 parties make 1 to 1"),
+        (blobs(), dict(scale="log"), "scale 'log' is not known"),
+        (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),
+        (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
+        (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
+    with pytest.raises(Mistake) as told:
+        label(parties, **settings)
+    assert sentence in str(told.value) and "\n" not in str(told.value)
+
+
+def test_warnings():
+    parties = blobs()
+    names = ["Melanoma", "melanoma", "nevus"]
+    named = [(X, [None if c < 0 else names[c] for c in y]) for X, y, _ in parties]
+    notes = gv.label(named, **QUICK).warnings
+    assert any("'Melanoma' and 'melanoma' are taken as two" in note for note in notes)
+    only = [(X, np.where(y >= 0, 0, -1), t) for X, y, t in parties]
+    assert any("every label is '0'" in note for note in label(only).warnings)
+    assert any("all are neighbours" in note for note in label(parties, neighbours=100).warnings)
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def test_components_of_a_graph_lie_apart():
+    blocks = [np.ones((20, 20)) - np.eye(20)] * 3
+    W = sp.csr_array(sp.block_diag(blocks)) / 19
+    smooth = layout.smooth(W)
+    assert smooth["coordinates"].shape == (60, layout.DIMENSIONS) and (smooth["rows"] == np.arange(60)).all()
+    Z = layout.plane(smooth["coordinates"])
+    distance = np.linalg.norm(Z[:, None] - Z[None], axis=2)
+    same = np.arange(60)[:, None] // 20 == np.arange(60)[None] // 20
+    np.fill_diagonal(distance, np.inf)
+    assert np.isfinite(Z).all() and (same[np.arange(60), distance.argmin(1)]).mean() == 1
+    assert np.median(distance[~same]) > 2 * np.median(distance[same & np.isfinite(distance)])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_a_picture_of_very_few_rows(n):
+    Z = layout.plane(layout.smooth(sp.csr_array(np.zeros((n, n))))["coordinates"])
+    assert Z.shape == (n, 2) and np.isfinite(Z).all()
+
+
+def test_the_picture_is_a_sample_with_owners_and_rows():
+    parties = blobs((500, 400, 300))
+    result = label(parties, neighbours=3)
+    graph = result.graph
+    assert len(graph["party"]) == layout.MOST
+    of = [np.flatnonzero(graph["party"] == i) for i in range(3)]
+    assert all(len(np.unique(graph["row"][rows])) == len(rows) for rows in of)
+    assert all(graph["row"][rows].max() < len(X) for rows, (X, *_) in zip(of, parties))
+    # Rows of one class lie together: the coordinates belong to the rows they are given for.
+    truth = np.array([parties[p][2][r] for p, r in zip(graph["party"], graph["row"])])
+    U = graph["coordinates"] / np.linalg.norm(graph["coordinates"], axis=1, keepdims=True)
+    near = U @ U.T
+    np.fill_diagonal(near, -1)
+    assert (truth[near.argmax(1)] == truth).mean() > 0.95
