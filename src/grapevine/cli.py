@@ -143,7 +143,7 @@ def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--alpha", default=0.99, help="How far labels spread, below 1.")
 @click.option("--abstain", default=0.0, metavar="CONFIDENCE", help="Below this confidence a row gets no label.")
 @click.option("--groups", default=1, metavar="N", help="Label in N separate groups of parties: cheaper, less exact.")
-@click.option("--preset", default="paper", type=click.Choice(["paper", "code"]), help="The paper's text, or its authors' code.")
+@click.option("--preset", default="code", type=click.Choice(["code", "paper"]), help="As the authors' code, or as the paper.")
 @click.option("--baselines", is_flag=True, help="Also label by Gaussian heads and by the nearest own labelled row, to compare.")
 @click.option("--seed", type=int, help="Repeats exactly; hyperplanes are then not secret.")
 @click.option("--workers", default=min(2, os.cpu_count() or 1), help="Parties computed side by side; never changes the result.")
@@ -416,7 +416,7 @@ def demo(out: str | None, parties: int | None) -> None:
     read = digits_parties(10)
     rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
     click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
-    method = job.make_method("mlwe", 1024, "auto", 0.99, "standard", False, 1, "paper", True, None)
+    method = job.make_method("mlwe", 1024, "auto", 0.99, "standard", False, 1, "code", True, None)
     with stopped("nothing was written"), StepBar("label") as bar:
         result = job.run(read, method, None, min(2, os.cpu_count() or 1), 0.0, bar, baselines=True)
         job.write(folder, result, command_line())
