@@ -47,7 +47,7 @@ def _names(text: str | None) -> list[str]:
 @click.option("--alpha", type=float, help="label: how far labels spread, below 1 [0.99].")
 @click.option("--impute", is_flag=True, default=None, help="label: missing features become the secure mean.")
 @click.option("--groups", type=int, metavar="N", help="label: so many separate groups of parties [1].")
-@click.option("--preset", type=click.Choice(["paper", "code"]), help="label: the paper's text, or its authors' code [paper].")
+@click.option("--preset", type=click.Choice(["paper", "code"]), help="label: the paper's text, or its authors' code [code].")
 @click.option("--scale", metavar="HOW", help="label: standard or none [standard]; train: own or none [own].")
 @click.option("--method", metavar="NAME", help="train: the method [fedavg].")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="train: a field of the method.")

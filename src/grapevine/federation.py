@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 AGREED = ("name", "version", "job", "method", "settings", "classes", "features", "scale", "quorum", "rounds", "per_round",
           "model", "norm", "reproducible", "seed")  # fmt: skip
 LABEL_SETTINGS = dict(secure="mlwe", bits=4096, neighbours="10", alpha=0.99, scale="standard", impute=False, groups=1,
-                      preset="paper")  # fmt: skip
+                      preset="code")  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 HELD_OUT = 0.2  # of a party's labelled rows, for `evaluate` in a training job
 
