@@ -85,11 +85,16 @@ class Net:
         self.kill(*nodes, how=signal.SIGTERM)  # first, so that they can take their leave
         self.kill(*self.processes, how=signal.SIGTERM)
 
-    def _start(self, name: str, home: Path, *words: str) -> None:
+    def _start(self, name: str, home: Path, *words: str, **environment: str) -> None:
         home.mkdir(exist_ok=True)
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                warm.command(*words), env=flower.environment(home), cwd=home, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                warm.command(*words),
+                env=flower.environment(home) | environment,
+                cwd=home,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
             )
 
     def _start_superlink(self) -> None:
@@ -108,11 +113,12 @@ class Net:
             return False
         return True
 
-    def start_node(self, name: str) -> None:
+    def start_node(self, name: str, **environment: str) -> None:
         folder = self.folder / name
         self._start(name, folder / "flower", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--root-certificates",
                     str(self.host / "ca.crt"), "--auth-supernode-private-key", str(folder / "node.key"), "--host", "127.0.0.1",
-                    "--port", str(free_port()), "--node-config", f"party-folder={json.dumps(str(folder))}")  # fmt: skip
+                    "--port", str(free_port()), "--node-config", f"party-folder={json.dumps(str(folder))}",
+                    **environment)  # fmt: skip
 
     def kill(self, *names: str, how: int = signal.SIGKILL) -> None:
         """Processes and all under them. Told to end, they must do so by themselves."""
@@ -143,8 +149,8 @@ class Net:
 
     # ------------------------------------------------------------ the job
 
-    def start_job(self) -> None:
-        app = flower.write_app(self.host / "flower" / "app")
+    def start_job(self, app: Path | None = None) -> None:
+        app = app or flower.write_app(self.host / "flower" / "app")
         self._flwr("run", str(app), "here", "--run-config", f"federation-folder={json.dumps(str(self.host))}")
 
     def run(self, seconds: float = 280.0) -> dict:

@@ -426,18 +426,65 @@ def test_a_killed_node_is_lost_and_comes_back(net):
     assert lost["missing"] == ["party-02"] and lost["seconds"] < 110
 
 
+MISCHIEF = """
+import os, time
+from pathlib import Path
+from grapevine import flower
+
+honest = flower.pack
+
+def pack(value):
+    what = Path(os.environ["MISCHIEF"]).read_text()
+    if what == "garbage":
+        return flower.RecordDict({"x": flower.ConfigRecord({"y": 1})})
+    if what == "late":
+        time.sleep(60)
+    if what == "exit":
+        os._exit(3)
+    return honest(value)
+
+flower.pack = pack
+"""
+
+
 @pytest.mark.parties
-def test_nothing_is_left_running(net):
-    net.kill("party-03", how=signal.SIGTERM)  # asserts it
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what, seconds", [("garbage", 30), ("late", 50), ("exit", 50)])
+def test_a_party_that_sends_garbage_or_nothing_in_time_does_not_stop_the_others(net, tmp_path, what, seconds):
+    """A party owns its machine: here its own Python has been changed. No exchange takes longer than the timeout, here 40 s."""
+    (tmp_path / "sitecustomize.py").write_text(MISCHIEF)
+    mode = tmp_path / "mode"
+    mode.write_text(what)
+    net.kill("party-03", how=signal.SIGTERM)
+    net.agree(timeout=40, **LABEL)
+    net.start_node("party-03", PYTHONPATH=str(tmp_path), MISCHIEF=str(mode))
+    result = net.run()
+    assert result.get("labelled") == ["party-01", "party-02"] and result["lost"] == ["party-03"], net.logs()
+    assert max(line["seconds"] for line in net.progress() if "seconds" in line) < seconds
+    net.kill("party-03", how=signal.SIGTERM)
     net.start_node("party-03")
+
+
+@pytest.mark.parties
+@pytest.mark.timeout(900)
+def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path):
+    net.agree(**TRAIN)
+    app, ran = flower.write_app(tmp_path / "app"), tmp_path / "ran"
+    about = (app / "pyproject.toml").read_text()
+    (app / "pyproject.toml").write_text(about.replace("grapevine.flower:client_app", "planted:client_app"))
+    planted = f"open({str(ran)!r}, 'w').close()\nfrom grapevine import flower\nclient_app = flower.client_app\n"
+    (app / "planted.py").write_text(planted)
+    net.start_job(app)
+    assert "0 of 3 parties still answer" in net.result()["sentence"]
+    assert not ran.exists()
 
 
 # ---------------------------------------------------------------- Flower's Ray simulation
 
 FLAGS = dict(
     data="digits", data_dir=None, party=None, label=None, clients=4, partition="iid", split_file=None, labels="clients:180",
-    flip=0.0, irrelevant=None, validation=0.1, model="mlp", norm=None, rounds=2, per_round=3, workers=2, device="cpu", mode="fast",
-    evaluate_every=0, patience=0,
+    flip=0.0, irrelevant=None, validation=0.1, model="mlp", norm=None, rounds=2, per_round=3, workers=2, device="cpu",
+    mode="fast", evaluate_every=0, patience=0,
 )  # fmt: skip
 SIMULATE = """
 import json, sys

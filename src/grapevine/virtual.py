@@ -87,7 +87,6 @@ def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dic
 def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> None:
     """Tell how far it is until it has ended, well or not."""
     from grapevine.core import StepError
-    from grapevine.experiment import read_lines
     from grapevine.processes import alive
 
     began, ended, told, until = home / "began", home / "ended.json", 0, time.monotonic() + START_SECONDS
@@ -96,8 +95,8 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
         gone = not alive(int(began.read_text())) if began.exists() else time.monotonic() > until
         if not over and (gone or link.poll() is not None) and not ended.exists():
             raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
-        lines = read_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
-        for line in lines[told:]:
+        lines = _whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
+        for line in map(json.loads, lines[told:]):
             progress(line["round"], job["flags"]["rounds"], line)
         told = len(lines)
         if over:
@@ -106,6 +105,10 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
     how = json.loads(ended.read_text())
     if how["kind"]:
         raise (StepError if how["kind"] == "StepError" else Mistake)(how["sentence"])
+
+
+def _whole_lines(path: Path) -> list[str]:
+    return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 # ---------------------------------------------------------------- driver and workers
