@@ -310,13 +310,13 @@ def test_fixmatch_refuses(digits, settings, says):
 
 
 def test_mixmatch_loss_against_loops():
-    m = methods.MixMatch(temperature=0.4, alpha=0.6)
+    m = methods.MixMatch(temperature=0.4, alpha=5.0)
     model = build("mlp", (5,), 3)
     x, u1, u2 = (torch.randn(n, 5, generator=core.rng(7, name)) for n, name in ((4, "x"), (6, "a"), (6, "b")))
     y = semi.one_hot(torch.tensor([0, 2, 1, 1]), 3)
     loss, q = m.loss(model, x, y, [u1, u2], 3.0, stream(0, "mix"))
     draw = stream(0, "mix")
-    share = semi.draw_beta(0.6, 0.6, draw)
+    share = semi.draw_beta(5.0, 5.0, draw)
     share = max(share, 1 - share)
     order = torch.randperm(16, generator=draw).tolist()
     guess = ((torch.softmax(model(u1), 1) + torch.softmax(model(u2), 1)) / 2) ** (1 / 0.4)
@@ -390,7 +390,8 @@ def slow_fedmatch(m, sigma, psi, data, helpers, told, id, t):
     return sigma, psi
 
 
-def test_fedmatch_follows_algorithm_1_for_three_rounds(digits):
+def test_fedmatch_follows_algorithm_1_for_three_rounds(digits, monkeypatch):
+    monkeypatch.setitem(fedmatch.AT_CLIENTS, "zero", 0.004)  # so that some of ψ's entries are below it
     m = methods.FedMatch(
         helpers=2, interval=2, threshold=0.13, supervised=2.0, consistency=0.7, agreement=0.4, l2=0.3, l1=0.01, cut=0.0, lr=0.05,
         batch=4, patience=0,
@@ -416,7 +417,9 @@ def test_fedmatch_follows_algorithm_1_for_three_rounds(digits):
             torch.testing.assert_close(state["vectors"][i].double(), vector[i], rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(state["sigma"].double(), sigma, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(state["psi"].double(), psi, rtol=1e-4, atol=1e-6)
-    w = {name: part.float() for name, part in apart(f.state["sigma"] + f.state["psi"]).items()}
+    large = f.state["psi"].abs() > 0.004
+    assert 0 < large.sum() < len(large)
+    w = {name: part.float() for name, part in apart(f.state["sigma"] + f.state["psi"] * large).items()}
     model = build("linear", (1, 8, 8), 10).load(w)
     predict = m.predictor(f.source.new(None, core.Meter()), m.shared(f.state))
     x = f.data[0].labelled.inputs()
@@ -445,7 +448,7 @@ def test_fedmatch_with_labels_at_the_server(digits):
 def test_fedmatch_sends_what_changed_and_clients_then_know_all(digits):
     m = methods.FedMatch(helpers=1, interval=2, lr=0.02, cut=2e-3)
     f = Federation(digits, m, labelled=(6, 4, 7), unlabelled=(8, 9, 5))
-    f.server.per_round = 2
+    f.server.per_round = 1
     whole = f.state["sigma"].numel() * 4
     for t in range(6):
         before = f.state
@@ -460,10 +463,11 @@ def test_fedmatch_sends_what_changed_and_clients_then_know_all(digits):
                 whole if i not in before["known"] else 4 * int((before["changed"][part] > before["known"][i]).sum())
                 for i in chosen
             )
-            overhead = 2 * (200 + whole // 32)  # names, and a bit for each entry
+            overhead = 200 + whole // 32  # names, and a bit for each entry
             assert sent <= down["fields"][part]["bytes"] <= sent + max(sent, overhead)
         moved = (f.state["sigma"] != before["sigma"]).sum()
         assert 0 < moved < len(before["sigma"])  # small changes stayed at home
+        assert all(kept["round"] > t - 2 for kept in f.state["pool"].values())  # what the server stores is bounded
         assert torch.equal(f.state["changed"]["sigma"] == t + 1, f.state["sigma"] != before["sigma"])
 
 
@@ -562,7 +566,7 @@ def test_fedsiam_d_sends_each_layer_of_student_or_teacher(digits, preset):
     server = Server(both, f.data, f.simulation, f.source, f.server.classes)
     full = server.ask(both.train, threshold=0.0, **told)
     f.simulation.method, f.simulation.manifests = m, saved
-    limit = float(torch.tensor(list(fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values())).median())
+    limit = sorted(fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values())[1]
     sent = f.server.ask(m.train, threshold=limit, **told)
     for i in (0, 1):
         far = fedsiam.divergences(full[i]["student"], full[i]["teacher"])

@@ -184,7 +184,8 @@ class FedMatch(Method):
         new = dict(state, round=t + 1, changed=dict(state["changed"]))
         for part, shifts in moved.items():
             if shifts:
-                new[part] = state[part] + sum(shifts.values()) / len(shifts)  # uniform, as the paper has it
+                # Uniform, as the paper has it; in float64, so that what every client set to 0 is 0.
+                new[part] = (state[part].double() + sum(s.double() for s in shifts.values()) / len(shifts)).float()
                 new["changed"][part] = vectors.stamp(new[part] != state[part], t + 1, state["changed"][part])
         if replies and state["buffers"]:
             new["buffers"] = average(replies, "buffers")
