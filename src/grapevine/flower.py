@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sysconfig
+import threading
 import time
 import traceback
 import warnings
@@ -38,6 +40,7 @@ TIMEOUT = 600.0  # seconds for one exchange
 SIMULATED_TIMEOUT = 24 * 3600.0  # in a simulation a lost step stops the run
 POLL = 0.1  # seconds between two looks for replies at first; it grows with the wait, to POLL_MOST
 POLL_MOST = 1.0
+THREADS = 16  # that fetch replies
 ROUNDS_BACK = 2  # how many rounds a party's memory can go back
 WAIT = 120.0  # seconds for the parties to come online
 
@@ -156,21 +159,41 @@ class GridTransport:
         return sent
 
     def _pull(self, step: str, sent: dict[str, str], round: int, began: float) -> dict[str, dict]:
+        """Replies by party. Flower waits for minutes for the rest of a reply whose sender went away in the middle of sending it;
+        so replies are fetched by several threads, and one that hangs keeps neither the others nor this exchange waiting."""
+        found: queue.Queue = queue.Queue()
+        names, until = list(sent), began + self.timeout
+        for first in range(min(THREADS, len(names))):
+            threading.Thread(target=self._fetch, args=(names[first::THREADS], until, found), daemon=True).start()
         waiting, replies = dict(sent), {}
-        while waiting and time.monotonic() - began < self.timeout:
-            for message in self.grid.pull_messages(list(waiting)):
-                # A reply is known by the request it answers; whatever else it says about itself is not believed.
-                id = waiting.pop(message.metadata.reply_to_message_id, None)
-                if id is None:
-                    continue
-                reply = self._open(id, step, round, message)
-                if reply is not None:
-                    replies[id] = reply
-            if waiting:
-                time.sleep(min(POLL_MOST, POLL + (time.monotonic() - began) / 20))
+        while waiting:
+            try:
+                message = found.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(message, Exception):
+                raise message
+            # A reply is known by the request it answers; whatever else it says about itself is not believed.
+            id = waiting.pop(message.metadata.reply_to_message_id, None)
+            reply = None if id is None else self._open(id, step, round, message)
+            if reply is not None:
+                replies[id] = reply
         for id in waiting.values():
             self.say(f"{id} did not answer step {step} within {self.timeout:g} s.")
         return replies
+
+    def _fetch(self, names: list[str], until: float, found: queue.Queue) -> None:
+        """In a thread: what answers these requests, as it comes."""
+        waiting, began = set(names), time.monotonic()
+        try:
+            while waiting and time.monotonic() < until:
+                for message in self.grid.pull_messages(sorted(waiting)):
+                    waiting.discard(message.metadata.reply_to_message_id)
+                    found.put(message)
+                if waiting:
+                    time.sleep(min(POLL_MOST, POLL + (time.monotonic() - began) / 20))
+        except Exception as error:
+            found.put(error)
 
     def _open(self, id: str, step: str, round: int, message: Message) -> dict | None:
         from grapevine.wire import WireError
