@@ -35,8 +35,8 @@ STARTS = {
     "flower-superlink": ("flower-superexec", "flwr-serverapp", "flwr"),
     "flower-supernode": ("flower-superexec", "flwr-clientapp"),
 }
-IMPORTS = ("grapevine.flower", "grapevine.federation", "grapevine.labelling")
-LATER = ("torch._dynamo",)  # which torch imports at the first optimiser: when there is nothing else to do
+IMPORTS = ("grapevine.flower", "grapevine.federation", "grapevine.labelling", "grapevine.kernels")
+LATER = {"flower-supernode": ("torch._dynamo",)}  # which torch imports at the first optimiser: when there is nothing else to do
 
 # The program that stands in for a Flower command: it hands over its arguments and open files, and waits for the exit code.
 STAND_IN = """\
@@ -76,7 +76,7 @@ def main(program: str, args: list[str]) -> int:
             _load(name)
         for name in IMPORTS:
             importlib.import_module(name)
-        return _serve(listening, first)
+        return _serve(listening, first, list(LATER.get(program, ())))
     finally:
         shutil.rmtree(room, ignore_errors=True)
         shutil.rmtree(bin, ignore_errors=True)
@@ -137,10 +137,9 @@ def _become(program: str, args: list[str], entry: Callable[[], object], environm
     return code if isinstance(code, int) else 0 if code is None else 1
 
 
-def _serve(listening: socket.socket, first: int) -> int:
+def _serve(listening: socket.socket, first: int, later: list[str]) -> int:
     """Answer stand-ins until the first program ends; its exit code."""
     listening.settimeout(0.2)
-    later = list(LATER)
     while True:
         try:
             ask, _ = listening.accept()
