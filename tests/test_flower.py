@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,26 @@ def test_labelling_gives_the_bits_of_strict_in_five_exchanges(tmp_path, parties)
     hosted.run(server, setup, net.host)
     assert same_labels(net)
     assert len(carrier.seconds) == 5
+
+
+def test_a_reply_that_was_broken_off_keeps_nobody_waiting(tmp_path, parties):
+    """Flower waits for minutes for the rest of a reply whose sender crashed in the middle of sending it."""
+    released = threading.Event()
+
+    class Broken(MemoryGrid):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            if any(m.metadata.src_node_id == self.ids["party-02"] for m in found):
+                released.wait(60)
+            return found
+
+    net, said = Net(tmp_path, parties, **TRAIN), []
+    began = time.monotonic()
+    requests = {name: train_request(net) for name in net.names}
+    replies = transport(Broken(net), said, timeout=8.0).exchange("train", requests, 0)
+    released.set()
+    assert sorted(replies) == ["party-01", "party-03"] and time.monotonic() - began < 30
+    assert any("party-02 did not answer step train within 8 s" in sentence for sentence in said)
 
 
 def test_a_party_writes_down_what_leaves_it(tmp_path, parties):
