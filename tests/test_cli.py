@@ -137,8 +137,17 @@ def test_images_with_a_trained_run(tmp_path, monkeypatch, digits):
     assert read("labels/north/baselines.csv")[0] == ["id", "together", "alone", "model"]
     new = grapevine("predict", "run", "north", "--out", "new.csv")
     assert new.exit_code == 0 and "Wrote 30 labels" in new.output and read("new.csv")[0] == ["id", "label", "probability"]
-    taken = grapevine("predict", "run", "north", "--out", "new.csv")
-    assert taken.exit_code == 2 and "new.csv exists" in taken.output
+    np.savez("narrow.npz", X=np.zeros((3, 5)))
+    for words, sentence in (
+        (["run", "north", "--out", "new.csv"], "new.csv exists"),
+        (["run", "north", "--out", "no/new.csv"], "there is no folder no"),
+        (["run", "nobody.csv", "--out", "other.csv"], "there is no file nobody.csv"),
+        (["run", "narrow.npz", "--out", "other.csv"], "rows of shape (5,) do not fit this model"),
+        (["north", "north", "--out", "other.csv"], "north holds no model.safetensors"),
+    ):
+        bad = grapevine("predict", *words)
+        assert bad.exit_code == 2 and sentence in bad.stderr and len(bad.stderr.splitlines()) == 1
+    assert not Path("other.csv").exists()
 
 
 def test_what_is_odd_is_said_and_does_not_stop(wine):

@@ -408,6 +408,9 @@ def test_what_is_learnt_is_said_by_the_settings():
     said = " ".join(label(parties, dry_run=True)["learns"])
     assert "Hamming distances between all rows" in said and "pooled mean" in said
     assert "pooled mean" not in " ".join(label(parties, dry_run=True, scale="none")["learns"])
+    assert "how many labels each class has" in said and "covariance" not in said
+    assert "each class's mean and covariance" in " ".join(label(parties, dry_run=True, baselines=True)["learns"])
+    assert "how many labels each class has" not in " ".join(label(parties, dry_run=True, preset="paper")["learns"])
     assert "each thereby learns the other's" in " ".join(label(parties[:2], dry_run=True)["learns"])
     assert any("2 parties" in note for note in label(parties[:2], dry_run=True)["warnings"])
 

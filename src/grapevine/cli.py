@@ -277,8 +277,6 @@ def predict(run: str, file: str, id_column: str | None, features: str | None, ou
     """
     from grapevine.predict import predict_file
 
-    if Path(out).exists():
-        raise Mistake(f"{out} exists: take another --out.")
     columns = [name.strip() for name in features.split(",")] if features else None
     click.echo(f"Wrote {predict_file(run, file, out, id_column, columns)} labels to {out}.")
 

@@ -89,7 +89,7 @@ def logger(lines: dict[str, list[dict]], method: Label, prefix: str = "") -> Cal
     return log
 
 
-def learns(method: Label, parties: int) -> list[str]:
+def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
     """Who knows what at the end, if nobody colludes."""
     server = "The server learns how many rows each party has, which of them are labelled, the names of the classes, and the "
     server += "Hamming distances between all rows: how alike any two are, whoever holds them."
@@ -99,6 +99,10 @@ def learns(method: Label, parties: int) -> list[str]:
     if method.scale == "standard" or method.impute:
         both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
+    if method.xclp.preset == "code":
+        out.append("Everybody learns how many labels each class has, over all parties.")
+    if baselines:
+        out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
     if method.expected:
         out.append("Everybody learns how many hidden labels were found again, over all parties.")
     if method.xclp.hamming.name == "plain":
@@ -119,8 +123,9 @@ def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: b
             sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS)
             per_party[party.name] += [hello, sums]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
-    return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice, learns=learns(method, len(parties)),
-                collusion=method.xclp.hamming.collusion, protocol=method.xclp.hamming.name)  # fmt: skip
+    return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
+                learns=learns(method, len(parties), baselines), collusion=method.xclp.hamming.collusion,
+                protocol=method.xclp.hamming.name)  # fmt: skip
 
 
 def _estimate(parties: Sequence[Party], method: Label, workers: int) -> tuple[dict[str, list[dict]], float, float]:

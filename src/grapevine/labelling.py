@@ -519,7 +519,7 @@ def report_summary(result: LabelResult, command: str) -> dict[str, Any]:
             confidence_histogram=np.histogram(p.confidence[~p.known], HISTOGRAM, (0, 1))[0].tolist(), accuracy=p.accuracy,
             alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy,
         ))  # fmt: skip
-    steps = [dict(step=m["step"], direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
+    steps = [dict(step=m["step"].removeprefix("xclp."), direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
                   reveals=_line_reveals(m, result.method)) for m in result.messages]  # fmt: skip
     xclp = result.method.xclp
     note = (

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.data.tables import read_images, read_table, write_csv
+from grapevine.errors import Mistake
 from grapevine.runs import Model
 
 
 def predict_file(run: str, file: str, out: str, id: str | None = None, features: Sequence[str] | None = None) -> int:
     """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
+    if Path(out).exists():
+        raise Mistake(f"{out} exists: take another --out.")
+    if not Path(out).absolute().parent.is_dir():
+        raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or take another --out.")
     model = Model.load(run)
     ids, rows = _read(model, file, id, features)
     proba = model.predict_proba(rows)

@@ -72,11 +72,30 @@ class StepBar:
     def __call__(self, step: str, done: int, total: int) -> None:
         if not self._progress:
             if done == total:
-                print(f"{self.title}: {step}, {done} parties", flush=True)
+                print(f"{self.title}: {_words(step)}, {done} parties", flush=True)
             return
         if step not in self._tasks:
-            self._tasks[step] = self._progress.add_task(f"{self.title}: {step}", total=total)
+            self._tasks[step] = self._progress.add_task(f"{self.title}: {_words(step)}", total=total)
         self._progress.update(self._tasks[step], completed=done, total=total)
+
+
+STEPS = {
+    "keys": "signed keys and counts",
+    "meet": "a common seed, masked sums of the features",
+    "share": "rows hashed, hashes protected",
+    "xclp.hamming.evaluate": "distances on ciphertexts",
+    "xclp.hamming.open": "masked distances opened",
+    "xclp.hamming.transfer": "oblivious transfers",
+    "xclp.hamming.receive": "oblivious transfers received",
+    "spread": "labels spread, masked",
+    "receive": "own rows unmasked",
+    "choose": "number of neighbours chosen",
+}
+
+
+def _words(step: str) -> str:
+    """A step of the label job with a few words."""
+    return f"{step.removeprefix('xclp.')} ({STEPS[step]})" if step in STEPS else step
 
 
 @contextmanager
