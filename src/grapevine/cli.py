@@ -210,16 +210,22 @@ def command_line() -> str:
 @experiment_flags
 @click.option("--seed", default=0, help="Everything random depends on it alone.")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the method (`grapevine methods NAME`).")
+@click.option(
+    "--runtime",
+    default="local",
+    type=click.Choice(["local", "flower-sim"]),
+    help="flower-sim: clients on Ray's workers, by Flower.",
+)
 @click.option("--resume", is_flag=True, help="Go on with DIR.")
 @out_flag
-def train(method: str, seed: int, settings: tuple[str, ...], resume: bool, out: str, **flags: Any) -> None:
+def train(method: str, seed: int, settings: tuple[str, ...], runtime: str, resume: bool, out: str, **flags: Any) -> None:
     """One model from everybody's labelled and unlabelled rows.
 
     \b
     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
     grapevine train fedprox --data fashion-mnist --partition dirichlet:0.1 --set mu=0.1 --out runs/prox
     """
-    from grapevine import methods
+    from grapevine import methods, virtual
     from grapevine.core import with_settings
     from grapevine.experiment import Experiment
     from grapevine.terminal import Bar, show_result
@@ -232,6 +238,9 @@ def train(method: str, seed: int, settings: tuple[str, ...], resume: bool, out: 
     experiment = Experiment(chosen, split, seed=seed, out=out, **{name: flags[name] for name in names})
     with Bar(f"{method} on {split.dataset.name}") as bar:
         try:
+            if runtime == "flower-sim":
+                virtual.run(virtual.job(method, read_settings(settings), flags, seed, out, resume), len(split.parts), bar)
+                resume = True  # what is finished is only read
             run = experiment.run(resume, bar)
         except KeyboardInterrupt:
             click.echo(f"\nStopped. Go on with: {again(resume)}", err=True)
