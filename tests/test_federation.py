@@ -28,6 +28,7 @@ from grapevine.errors import Mistake
 from grapevine.hosting import roster_digest
 from grapevine.labelling import Party
 from grapevine.simulate import Fault, Simulation
+from grapevine.store import FileStore
 
 COLUMNS = ["a", "b", "c", "d"]
 
@@ -698,6 +699,42 @@ def test_a_host_that_is_not_there_is_said_so(tmp_path, monkeypatch):
             joining.join(token.text(), "x.csv", "kind", None, tmp_path / "home", None, talk()[0])
     with pytest.raises(Mistake, match="not known here"):
         joining.look(replace(TOKEN, address="no-such-host.invalid"))
+
+
+def test_a_model_is_fetched_when_the_job_is_done_and_the_host_waits_for_it(host, tmp_path):
+    link = host.enrol("north", tmp_path / "n")
+    (host.folder / "results").mkdir()
+    (host.folder / "results" / "model.safetensors").write_bytes(bytes(range(256)) * 1000)
+    with pytest.raises(Mistake, match="no model yet"):
+        link.fetch_model()
+    host.registry.turn("done")
+    assert link.fetch_model() == bytes(range(256)) * 1000
+    assert host.registry.present() == ["north"]
+    link.hear("left")
+    assert host.registry.present() == []
+
+
+def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, monkeypatch):
+    server, setup, simulation = job(tmp_path / "h", table())
+    federation.run_job(server, setup, tmp_path / "h")
+    home, who = tmp_path / "home", party("east")
+    make_party(home, who, table(), {"east": Identity.generate()})
+    credentials.make_certificates(home, "trial", ["127.0.0.1"])
+    store = FileStore(home / "memory")
+    manifest = {name: store.put(simulation.store.get(hash)) for name, hash in simulation.manifests["east"].items()}
+    (home / "memory.json").write_text(json.dumps(dict(now=manifest)))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # nobody listens
+        nobody = replace(TOKEN, address="127.0.0.1", port=sock.getsockname()[1])
+        about = dict(federation.read_toml(home / "party.toml"), host="127.0.0.1:1", token=nobody.text())
+        speak, said = talk()
+        monkeypatch.setattr(joining, "DONE_SECONDS", 0)
+        out = joining._Stay(home, about, speak, None, tmp_path / "out", 0.0).run()
+    assert any("labels are here already" in sentence for sentence in said)
+    lines = (out / "labels.csv").read_text().splitlines()
+    assert len(lines) == 31 and [line.split(",")[0] for line in lines[1:]] == who.ids
+    with pytest.raises(Mistake, match="is finished"):
+        joining.join(None, None, None, None, home, None, speak)
 
 
 def test_the_roster_digest_depends_on_names_and_keys():

@@ -279,25 +279,26 @@ def test_what_a_killed_process_started_ends_too(tmp_path):
 class Hold:
     """Stops a party inside its next step: the file of its rows becomes a pipe, and whoever reads it waits."""
 
-    def __init__(self, home: Path):
-        self.rows, self.kept = home / "rows.npy", home / "kept.npy"
-        os.replace(self.rows, self.kept)
+    def __init__(self, machines: Machines, name: str):
+        home = machines.folder / name
+        self.machines, self.name, self.rows, self.kept = machines, name, home / "rows.npy", home / "kept.npy"
+        os.rename(self.rows, self.kept)
         os.mkfifo(self.rows)
+        self.open = os.open(self.rows, os.O_RDWR)  # with a writer there, a reader finds neither bytes nor an end
 
     def reached(self) -> bool:
-        """Whether somebody is reading, and so in the step."""
-        try:
-            os.close(os.open(self.rows, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:
-            return False
-        return True
+        """Whether a process of the party has the pipe open, and so is in the step."""
+        for pid in processes.children(self.machines.started[self.name].pid):
+            try:
+                if any(os.readlink(path) == str(self.rows) for path in Path(f"/proc/{pid}/fd").iterdir()):
+                    return True
+            except OSError:
+                continue
+        return False
 
     def end(self) -> None:
+        os.close(self.open)
         os.replace(self.kept, self.rows)
-
-
-def hold(machines: Machines, name: str) -> Hold:
-    return Hold(machines.folder / name)
 
 
 @pytest.mark.parties
@@ -313,11 +314,13 @@ def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when)
                 machines.until_step(XCLP[place - 1], "answered")
             else:
                 machines.until(lambda: (tmp_path / "south" / "pinned.toml").exists(), "south to confirm")
-            held = hold(machines, "south")
+            held = Hold(machines, "south")
             machines.until(held.reached, f"south to be in step {step}")
+            machines.crash("south")
+            held.end()
         else:
             machines.until_step(step, "asked" if when == "before" else "answered")
-        machines.crash("south")
+            machines.crash("south")
         began = time.monotonic()
         machines.ended("host")
         # Two exchanges may wait for it in full; then Flower has noticed that the node is gone.
@@ -348,7 +351,7 @@ def test_a_party_that_crashes_in_a_training_round_rejoins(tmp_path):
     with Machines(tmp_path, *TRAIN, "--rounds", "8") as machines:
         machines.start_all()
         machines.until_step("train", "answered", 0)
-        held = hold(machines, "south")
+        held = Hold(machines, "south")
         machines.until(held.reached, "south to be in a step")
         machines.crash("south")
         held.end()
@@ -476,13 +479,12 @@ def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
         stranger.mkdir()
         credentials.make_node_key(stranger)
         env = flower.environment(stranger)
-        done = subprocess.run(
-            ["flower-supernode", "--superlink", f"127.0.0.1:{machines.port}", "--root-certificates",
-             str(machines.host / "ca.crt"), "--auth-supernode-private-key", str(stranger / "node.key"), "--port",
-             str(processes.free_port()), "--max-retries", "1"],
-            env=env, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        assert done.returncode != 0
+        words = ["--superlink", f"127.0.0.1:{machines.port}", "--root-certificates", str(machines.host / "ca.crt"),
+                 "--auth-supernode-private-key", str(stranger / "node.key"), "--port", str(processes.free_port())]  # fmt: skip
+        node = processes.start(["flower-supernode", *words], env, stranger / "log.txt")
+        machines.until(lambda: node.poll() is not None, "the stranger's node to be sent away")
+        processes.stop(node)
+        assert node.returncode != 0 and "Failed to initialize the connection" in (stranger / "log.txt").read_text()
         ca = json.dumps(str(machines.host / "ca.crt"))
         config = f'[superlink.there]\naddress = "127.0.0.1:{machines.port}"\nroot-certificates = {ca}\n'
         (stranger / "config.toml").write_text(f'[superlink]\ndefault = "there"\n{config}')

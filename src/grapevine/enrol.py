@@ -37,6 +37,7 @@ HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
 CALL_SECONDS = 15  # for one call of a party
 REPLY_BYTES = 2**20  # of a reply of the host
 MODEL_BYTES = 2**31
+MODEL_SECONDS = 600  # for a party to fetch the model
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
 STATES = ("here", "at work", "left", "refused")
 PHASES = ("gathering", "confirming", "running", "done", "failed")
@@ -178,7 +179,12 @@ class Registry:
             raise Refused(409, f"'{name}' has not joined yet: run `grapevine join` with the invitation.")
         with self._lock:
             old = self.here.get(name)
-            if old and old.process != process and old.state not in ("left", "refused") and time.time() - old.seen < HERE_SECONDS:
+            if (
+                old
+                and old.process not in ("", process)
+                and old.state not in ("left", "refused")
+                and time.time() - old.seen < HERE_SECONDS
+            ):
                 raise Refused(409, f"'{name}' is here already from another process: stop that one, or wait {HERE_SECONDS} s.")
             self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
             return self.view()
@@ -198,6 +204,8 @@ class Registry:
         path = self.folder / "results" / "model.safetensors"
         if self.phase != "done" or not path.exists():
             raise Refused(404, "there is no model yet.")
+        with self._lock:  # it says nothing while it fetches, and is not to be taken for gone
+            self.here[name] = replace(self.here.get(name, Presence()), state="at work", seen=time.time() + MODEL_SECONDS)
         return path
 
     # ------------------------------------------------------------ what the host does

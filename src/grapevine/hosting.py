@@ -23,7 +23,7 @@ from grapevine.runs import lock
 
 TICK = 0.5
 STATUS_SECONDS = 15  # between two questions whether the run still lives
-LEAVE_SECONDS = 60  # for the parties to take their results and go
+LEAVE_SECONDS = 660  # for the parties to take their results and go; who is not heard of any more is not waited for
 
 Show = Callable[[Registry, str], None]
 """Called at every tick with the books and one line about what is going on."""

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
 AWAY_SECONDS = 900  # a host that is not there for so long is given up
+DONE_SECONDS = 60  # or for so long, if this party has what it came for
 RESTARTS = 5  # of a SuperNode that ends by itself
 
 
@@ -187,6 +188,9 @@ class _Stay:
                 told = self.link.hear("at work" if self.node.running else "here", self.confirmed)
                 away = time.monotonic()
             except Unreachable as problem:
+                if time.monotonic() - away > DONE_SECONDS and "result" in self._memory():
+                    self.talk.say("The host has gone, and the labels are here already.")
+                    return self._take_results()
                 if time.monotonic() - away > AWAY_SECONDS:
                     raise
                 self.talk.line(f"the host is away ({str(problem).split(': ')[0]})")
@@ -277,13 +281,17 @@ class _Stay:
         write_toml(self.folder / "party.toml", dict(self.party, finished=str(self.out.resolve())), secret=True)
         return self.out
 
+    def _memory(self) -> dict[str, str]:
+        """The names of what the steps keep here, with their hashes."""
+        path = self.folder / "memory.json"
+        return json.loads(path.read_text())["now"] if path.exists() else {}
+
     def _write_labels(self, out: Path) -> None:
         from grapevine.core import Client
         from grapevine.labelling import _party_labels, write_party
         from grapevine.store import FileStore, Memory
 
-        path = self.folder / "memory.json"
-        manifest = json.loads(path.read_text())["now"] if path.exists() else {}
+        manifest = self._memory()
         if "result" not in manifest:
             raise Mistake(f"the job ended without {self.party['name']}, which was lost on the way: {self.node.log} may say why.")
         rows, method = load_rows(self.folder), agreed_method(self.party["agreed"])
