@@ -9,6 +9,7 @@ import torch
 from scipy.stats import ks_2samp
 from torch.nn import functional as F
 
+import grapevine as gv
 from grapevine import alternate, heads, methods, models, wire
 from grapevine.core import Server
 from grapevine.data.augment import Views
@@ -287,6 +288,15 @@ def test_statistics_are_those_of_all_rows_and_make_predictions_independent_of_th
         torch.testing.assert_close(predict(rows)[:3], predict(rows[:3]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("model", "norm"), [("mlp", None), ("cnn", "sbn")])
+@pytest.mark.parametrize("method", [methods.SemiFL(epochs=1, server_epochs=1), methods.FedAnchor(epochs=1, pretrain=1)])
+def test_a_saved_model_predicts_the_same(digits, tmp_path, method, model, norm):
+    split = digits.split(clients=3, labels="server:40", seed=1)
+    run = Experiment(method, split, model=model, norm=norm, rounds=1, per_round=1, out=tmp_path / "run").run()
+    X = digits.x[:30].numpy()
+    np.testing.assert_array_equal(run.model.predict_proba(X), gv.load(tmp_path / "run").predict_proba(X))
+
+
 def test_only_a_model_with_static_layers_asks_for_statistics(digits):
     steps = {step for _, step, _ in messages(digits, methods.SemiFL(epochs=1, server_epochs=1))}
     assert steps == {"train"}
@@ -479,7 +489,7 @@ def test_a_reward_moves_the_selector_along_the_score(digits):
 
 def test_rewards_are_falls_of_the_servers_loss_less_their_moving_average(digits):
     method = methods.RDS(epochs=1, window=4)
-    server, _ = federation(digits, method, "server:40,clients:60")
+    server, data = federation(digits, method, "server:40,clients:60")
     state = method.setup(server)
     replies = server.ask(method.train, weights=state["weights"], round=0)
     X, y = server.data.inputs(), server.data.y
@@ -493,6 +503,9 @@ def test_rewards_are_falls_of_the_servers_loss_less_their_moving_average(digits)
     new = method.round(server, state)
     assert server.notes["reward"] == pytest.approx(sum(rewards) / 2, rel=1e-4)
     assert new["baseline"] == pytest.approx(sum(rewards) / 2 / 4, rel=1e-4)
+    for i, reward in enumerate(rewards):  # the first baseline is 0
+        moved = method.selector_lr * reward * (replies[i]["n"] - len(data[i].labelled) / 2)
+        assert memory(server, i)["selector"]["2.bias"].item() == pytest.approx(moved, rel=1e-3)
 
 
 # ---------------------------------------------------------------- the upper bound with a server that trains

@@ -164,6 +164,11 @@ def ask_statistics(server: Server, step: Callable, weights: Weights, to: Iterabl
     return combine_statistics([own, *(reply["statistics"] for reply in replies.values())])
 
 
+def shared(state: dict) -> dict:
+    """What `predictor` needs: the weights, and the statistics if there are any."""
+    return {name: state[name] for name in ("weights", "statistics") if state[name]}
+
+
 def loaded(model: Network, statistics: dict[str, Tensor]) -> Network:
     """The model ready to predict, with its statistics if there are any."""
     return (load_statistics(model, statistics) if statistics else model).eval()

@@ -6,7 +6,7 @@ Decisions where the paper is silent: SGD, batches and schedule are SemiFL's; the
 then L_c on weak views; each of the pre-training's epochs is such a pair, since the first broadcast would come from an
 untrained head otherwise; the contrastive loss moves backbone and anchor head (`head_only=true`: the head alone); mixup mixes
 weak views; a client with an empty fix set is left out; the average is by the clients' numbers of rows. The batch of L_c must
-hold two rows of a class, and its temperature is not given: both are fields.
+hold two rows of a class, so it has a size of its own; its temperature is not given in the paper, and 0.5 is not validated yet.
 Clients do not train the anchor head, so they do not send it back. `contrastive=false` is the ablation of table 3: no L_c, no
 anchor head, similarities between feature vectors.
 `compact=true` sends the mean direction of each class instead of all anchors: equation 3 averages cosines, which is the
@@ -166,11 +166,11 @@ class FedAnchor(Method):
     # ------------------------------------------------------------ prediction
 
     def shared(self, state: dict) -> dict:
-        return dict(weights=state["weights"], statistics=state["statistics"])
+        return alternate.shared(state)
 
     def predictor(self, model: Network, shared: dict) -> Predict:
         """The classification head's."""
-        model = alternate.loaded(model.load(shared["weights"]), shared["statistics"])
+        model = alternate.loaded(model.load(shared["weights"]), shared.get("statistics", {}))
         return lambda x: torch.softmax(model(x), 1)
 
 

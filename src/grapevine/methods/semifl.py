@@ -121,8 +121,8 @@ class SemiFL(Method):
     # ------------------------------------------------------------ prediction
 
     def shared(self, state: dict) -> dict:
-        return dict(weights=state["weights"], statistics=state["statistics"])
+        return alternate.shared(state)
 
     def predictor(self, model: Network, shared: dict) -> Predict:
-        model = alternate.loaded(model.load(shared["weights"]), shared["statistics"])
+        model = alternate.loaded(model.load(shared["weights"]), shared.get("statistics", {}))
         return lambda x: torch.softmax(model(x), 1)
