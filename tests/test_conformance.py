@@ -22,6 +22,7 @@ LABELS = dict(clients="clients:180", server="server:120", both="server:120,clien
 SMALL = {
     "protofssl": dict(helpers=3), "xclp": dict(bits=256, epochs=2), "fixmatch": dict(epochs=2),
     "mixmatch": dict(epochs=2, weight=10.0), "fedmatch": dict(lr=0.02, interval=1), "fedsiam": dict(epochs=2),
+    "fedrgd": dict(period=8),
     "fedanchor": dict(epochs=1, batch=50, pretrain=1), "semifl": dict(server_epochs=2), "tuor": dict(server_epochs=10),
     "fedcon": dict(epochs=1, hidden=32, server_epochs=2, server_lr=0.05),
 }  # fmt: skip

@@ -163,9 +163,7 @@ class ProtoFSSL(Method):
     def setup(self, server: Server) -> dict:
         hello = server.ask(self.hello)
         if not any(reply["pairs"] for reply in hello.values()):
-            raise Mistake(
-                "protofssl: no client has two labels of one class, a support and a query: give clients more labels."
-            )
+            raise Mistake("protofssl: no client has two labels of one class, a support and a query: give clients more labels.")
         server.note(classes_with_one_label=sum(reply["singles"] for reply in hello.values()))
         return dict(weights=server.model().state(), helpers={}, sets={}, round=0)
 
