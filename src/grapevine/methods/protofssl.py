@@ -189,7 +189,7 @@ class ProtoFSSL(Method):
     def predictor(self, model: Network, shared: dict) -> Predict:
         """Softmax of the distances to the latest prototypes, averaged over the clients that sent them."""
         model.load(shared["weights"]).eval()
-        theirs = stack(shared["sets"], next(model.parameters()).device)
+        theirs = stack(shared.get("sets", {}), next(model.parameters()).device)  # an empty dict is not saved
 
         def predict(x: Tensor) -> Tensor:
             if theirs is None:  # before the first round there are no prototypes: no class is likelier than another
