@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -388,6 +389,11 @@ def test_flower_processes_phone_nobody_and_install_nothing(tmp_path):
     assert made["FLWR_TELEMETRY_ENABLED"] == "0" and made["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert made["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and made["RAY_USAGE_STATS_ENABLED"] == "0"
     assert made["FLWR_HOME"] == str(tmp_path / "home")
+
+
+def test_one_file_alone_imports_flower():
+    files = Path(flower.__file__).parent.rglob("*.py")
+    assert [f.name for f in files if re.search(r"^\s*(from|import) flwr", f.read_text(), re.MULTILINE)] == ["flower.py"]
 
 
 def test_the_bundle_holds_no_code(tmp_path):

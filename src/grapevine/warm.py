@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -38,15 +40,21 @@ STARTS = {
 IMPORTS = ("grapevine.flower", "grapevine.federation", "grapevine.labelling", "grapevine.kernels")
 LATER = {"flower-supernode": ("torch._dynamo",)}  # which torch imports at the first optimiser: when there is nothing else to do
 
-# The program that stands in for a Flower command: it hands over its arguments and open files, and waits for the exit code.
+MOST_LETTERS = 90  # of the folder of a socket: systems allow 104 to 108 with its name
+
+# What stands in for a Flower command: it hands over its arguments and open files, and waits for the exit code.
 STAND_IN = """\
-#!{python} -IS
+#!/bin/sh
+exec {python} -IS {ask} {program} "$@"
+"""
+ASK = """\
 import json, os, socket, struct, sys
 ask = socket.socket(socket.AF_UNIX)
 ask.connect({address!r})
-what = json.dumps(dict(program={program!r}, args=sys.argv[1:], folder=os.getcwd(), environment=dict(os.environ))).encode()
-socket.send_fds(ask, [struct.pack("<I", len(what))], [0, 1, 2])
-ask.sendall(what)
+what = dict(program=sys.argv[1], args=sys.argv[2:], folder=os.getcwd(), environment=dict(os.environ))
+data = json.dumps(what).encode()
+socket.send_fds(ask, [struct.pack("<I", len(data))], [0, 1, 2])
+ask.sendall(data)
 code = ask.recv(1)
 sys.exit(code[0] if code else 1)
 """
@@ -61,7 +69,10 @@ def command(program: str, *args: str) -> list[str]:
 
 def main(program: str, args: list[str]) -> int:
     bin = Path(os.environ["FLWR_HOME"]) / "bin"
-    room = Path(tempfile.mkdtemp(prefix="grapevine-"))  # a socket's path must be short
+    shutil.rmtree(bin, ignore_errors=True)
+    bin.mkdir(mode=0o700, parents=True)
+    # The path of a socket must be short.
+    room = bin if len(str(bin)) < MOST_LETTERS else Path(tempfile.mkdtemp(prefix="grapevine-"))
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(room / "ask"))
     listening.listen(64)
@@ -83,10 +94,12 @@ def main(program: str, args: list[str]) -> int:
 
 
 def _write_stand_ins(bin: Path, programs: tuple[str, ...], address: str) -> None:
-    bin.mkdir(parents=True, exist_ok=True)
+    (bin / "ask.py").write_text(ASK.format(address=address))
     for program in programs:
         path = bin / program
-        path.write_text(STAND_IN.format(python=sys.executable, address=address, program=program))
+        path.write_text(
+            STAND_IN.format(python=shlex.quote(sys.executable), ask=shlex.quote(str(bin / "ask.py")), program=program)
+        )
         path.chmod(0o700)
 
 
@@ -113,6 +126,8 @@ def _fork(run: Callable[[], int], listening: socket.socket) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Thread(target=_end_with, args=(mother,), daemon=True).start()
         code = run()
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
