@@ -737,6 +737,27 @@ def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, m
         joining.join(None, None, None, None, home, None, speak)
 
 
+def stay(home: Path, answer: bool) -> joining._Stay:
+    """A party that has answered some steps of a label job."""
+    (home / "memory").mkdir(exist_ok=True)
+    (home / "memory.json").write_text(json.dumps(dict(now=dict(classes="00"))))
+    about = dict(federation.read_toml(home / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
+    return joining._Stay(home, about, talk(answer)[0], None, home / "out", 0.0)
+
+
+def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_path):
+    make_party(tmp_path / "p", party("north"), table(), {"north": Identity.generate()})
+    credentials.make_certificates(tmp_path / "p", "trial", ["127.0.0.1"])
+    with pytest.raises(Mistake, match="you did not agree"):
+        stay(tmp_path / "p", False)._begin_again()
+    assert (tmp_path / "p" / "memory.json").exists()
+    for _ in range(joining.BEGINNINGS - 1):
+        stay(tmp_path / "p", True)._begin_again()
+        assert not (tmp_path / "p" / "memory.json").exists() and not (tmp_path / "p" / "memory").exists()
+    with pytest.raises(Mistake, match="3 times and never ended it"):
+        stay(tmp_path / "p", True)._begin_again()
+
+
 def test_the_roster_digest_depends_on_names_and_keys():
     one = dict(a="00", b="11")
     assert roster_digest(one) == roster_digest(dict(b="11", a="00"))

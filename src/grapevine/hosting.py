@@ -129,7 +129,12 @@ class _Job:
             for name, presence in heard.items():
                 if presence.state == "refused":
                     raise Mistake(f"{name} does not confirm the roster: {presence.sentence or 'it gave no reason'}")
-            ready = [name for name, p in heard.items() if p.confirmed == digest and time.time() - p.seen < HERE_SECONDS]
+            left = sorted(name for name, presence in heard.items() if presence.state == "left")
+            if len(roster) - len(left) < self.setup.quorum:
+                raise Mistake(
+                    f"{', '.join(left)} left before the job, and {self.setup.quorum} parties are needed: they know why."
+                )
+            ready = [name for name, p in heard.items() if p.confirmed == digest and name not in left and _recent(p.seen)]
             missing = sorted(set(roster) - set(ready))
             if not missing:
                 return
@@ -174,6 +179,10 @@ class _Job:
     def _tick(self, line: str) -> None:
         self.show(self.registry, line)
         time.sleep(TICK)
+
+
+def _recent(seen: float) -> bool:
+    return time.time() - seen < HERE_SECONDS
 
 
 class _Progress:

@@ -42,6 +42,7 @@ PATIENCE_SECONDS = 60  # for a host that is not there yet
 AWAY_SECONDS = 900  # a host that is not there for so long is given up
 DONE_SECONDS = 60  # or for so long, if this party has what it came for
 RESTARTS = 5  # of a SuperNode that ends by itself
+BEGINNINGS = 3  # of one label job
 
 
 @dataclass
@@ -164,7 +165,9 @@ class _Stay:
         self.folder, self.party, self.talk, self.pin, self.out, self.abstain = folder, party, talk, pin, out, abstain
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
         self.node = SuperNode(folder, party["host"])
-        self.confirmed, self.epoch, self.restarts = "", "", 0
+        self.confirmed, self.restarts, self.started = "", 0, False
+        path = folder / "epoch.txt"  # which start of the host this party last worked for
+        self.epoch = path.read_text() if path.exists() else ""
         self.seen = _lines(folder / "disclosure.jsonl")
 
     def run(self) -> Path:
@@ -205,6 +208,9 @@ class _Stay:
             if told["phase"] == "gathering":
                 self.talk.line(f"waiting for {', '.join(sorted(set(told['parties']) - set(told['here']))) or 'the host'}")
             else:
+                if told["epoch"] != self.epoch and "result" in self._memory():
+                    self.talk.say("The host was started again, and the labels are here already.")
+                    return self._take_results()
                 self._confirm(told["roster"])
                 self._keep_node_running(told["epoch"])
                 self._tell_progress()
@@ -235,10 +241,14 @@ class _Stay:
 
     def _keep_node_running(self, epoch: str) -> None:
         """A node for this SuperLink: a new one when the host was started again, or when the node ended by itself."""
-        if self.epoch and epoch != self.epoch:
-            self.talk.say("The host was started again: connecting anew.")
+        if epoch != self.epoch:
+            if self.epoch:
+                self.talk.say("The host was started again: connecting anew.")
             self.node.stop()
-        elif self.epoch and not self.node.running:
+            self._begin_again()
+            write_atomically(self.folder / "epoch.txt", epoch.encode())
+            self.started = False
+        elif self.started and not self.node.running:
             self.restarts += 1
             if self.restarts > RESTARTS:
                 raise Mistake(
@@ -247,7 +257,22 @@ class _Stay:
             time.sleep(min(2**self.restarts, 10))
         if not self.node.running:
             self.node.start()
-        self.epoch = epoch
+        self.epoch, self.started = epoch, True
+
+    def _begin_again(self) -> None:
+        """A label job that was broken off can only begin anew, and shows the host another set of distances between the same rows.
+        How often it may is for the party to say, not for the host: a host that wants more could break off on purpose."""
+        if "classes" not in self._memory() or self.party["agreed"]["job"] != "label":
+            return
+        count = self.party.get("beginnings", 1)
+        if count >= BEGINNINGS:
+            raise Mistake(f"the host has begun this job {count} times and never ended it: ask it why, and start a new one.")
+        if not self.talk.ask("The job was broken off. Let it begin anew, which shows the host such distances once more?"):
+            raise Mistake("the job was not begun anew: you did not agree.")
+        self.party = dict(self.party, beginnings=count + 1)
+        write_toml(self.folder / "party.toml", self.party, secret=True)
+        shutil.rmtree(self.folder / "memory", ignore_errors=True)
+        (self.folder / "memory.json").unlink(missing_ok=True)
 
     def _tell_progress(self) -> None:
         lines = _lines(self.folder / "disclosure.jsonl")
