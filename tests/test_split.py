@@ -151,6 +151,7 @@ def test_invariants(partition, labels, clients, flip, irrelevant, unknown, seed)
             "Nobody would have a label" in str(mistake)
             or "acts on the clients' labels" in str(mistake)
             or "can have one" in str(mistake)
+            or "clients can have labels" in str(mistake)
         )
         return
     held = everything(s)
