@@ -1,6 +1,6 @@
 """Label spreading against scikit-learn's: time, memory, accuracy and convergence on real data.
 
-    python benchmarks/label_spreading.py [--large]
+    python benchmarks/label_spreading.py [--large | --quick]
 
 Each method fits in a process of its own. Seconds are of one whole `fit` (graph and propagation; the best of three at 2,500
 points), after a small fit has loaded and compiled what there is to load; memory is the peak during `fit` above what the
@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -26,13 +25,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from machine import about, write
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("GRAPEVINE_DATA", ROOT.parent / "shared" / "data"))
-OUT = Path(__file__).with_suffix(".json")
 SEEDS = 5
 METHODS = ("grapevine", "grapevine hamming", "knn", "knn unit", "knn same", "knn same unit", "rbf", "rbf unit")
-LABELS_PER_CLASS = {2500: 10, 20000: 20, 100000: 50}
+LABELS_PER_CLASS = {500: 5, 2500: 10, 20000: 20, 100000: 50}
 
 
 def load(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,6 +157,7 @@ def compare(rows: list[dict]) -> list[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--large", action="store_true", help="also 100,000 points")
+    parser.add_argument("--quick", action="store_true", help="500 points, two methods, and nothing is kept")
     parser.add_argument("--child", nargs=3, metavar=("DATA", "N", "METHOD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -166,9 +166,10 @@ def main() -> None:
         return
     cases = [(data, n) for n in (2500, 20000) for data in ("fashion-mnist", "cifar10 features")]
     cases += [("fashion-mnist and mnist", 100000)] if options.large else []
+    cases = [("fashion-mnist", 500)] if options.quick else cases
     rows = []
     for data, n in cases:
-        for method in METHODS:
+        for method in ("grapevine", "knn") if options.quick else METHODS:
             if method.startswith("rbf") and 3 * 8 * n * n > 8e9:
                 continue
             if (n > 2500 and "unit" in method) or (n > 20000 and "hamming" in method):
@@ -177,21 +178,10 @@ def main() -> None:
             rows.append(json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout))
             print("{data:24} {n:6} {method:18} {seconds:8.2f} s {cpu_seconds:8.2f} CPU-s {added_mb:6} MB {accuracy:6.2f} %"
                   " {iterations:4} iterations, converged: {converged}".format(**rows[-1]), flush=True)  # fmt: skip
-            result = dict(machine=machine(), rows=rows, compared=compare(rows))
-            OUT.write_text(json.dumps(result, indent=1) + "\n")
     for line in compare(rows):
         print(line)
-
-
-def machine() -> dict:
-    import sklearn
-
-    return dict(
-        cores=os.cpu_count(),
-        load=round(os.getloadavg()[0], 1),
-        python=platform.python_version(),
-        scikit_learn=sklearn.__version__,
-    )
+    if not options.quick:
+        write(__file__, dict(machine=about(), rows=rows, compared=compare(rows)))
 
 
 if __name__ == "__main__":
