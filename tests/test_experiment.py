@@ -56,6 +56,21 @@ def test_the_saved_model_predicts_as_the_run_did(split, tmp_path):
         gv.load(tmp_path)
 
 
+def test_the_model_of_a_method_outside_the_table_is_loaded_with_its_file(split, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from dataclasses import dataclass\nfrom grapevine.methods import FedAvg\n\n"
+        "@dataclass(frozen=True)\nclass Own(FedAvg):\n    name = 'own'\n"
+    )
+    run = gv.train(gv.methods.find(f"{own}:Own")(), split, rounds=1, out=tmp_path / "r")
+    X = split.dataset.x_test
+    assert gv.load(tmp_path / "r", method=f"{own}:Own").predict(X) == run.predict(X)
+    with pytest.raises(Mistake, match="'own' is not in the table"):
+        gv.load(tmp_path / "r")
+    with pytest.raises(Mistake, match="is 'fedprox', and the run was made with 'own'"):
+        gv.load(tmp_path / "r", method="fedprox")
+
+
 def test_per_client_accuracy_has_the_clients_mix_of_classes(digits):
     """By hand: a client with classes in shares m has accuracy Σ m_c · recall_c on the common test set."""
     split = digits.split(clients=4, partition="dirichlet:0.2", labels="all", seed=2)

@@ -57,11 +57,11 @@ def label(parties: Any, **settings: Any) -> LabelResult:
     return labelling.label(parties, **settings)
 
 
-def load(folder: str) -> Model:
-    """The trained model of a finished run: `gv.load("runs/a").predict(X)`."""
+def load(folder: str, method: str | None = None) -> Model:
+    """The trained model of a finished run: `gv.load("runs/a").predict(X)`. A method of your own: method="file.py:Class"."""
     from grapevine.runs import Model
 
-    return Model.load(folder)
+    return Model.load(folder, method)
 
 
 def __getattr__(name: str) -> Any:

@@ -277,8 +277,9 @@ def report(folder: str) -> None:
 @click.argument("file")
 @click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
 @click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [all].")
+@click.option("--method", metavar="FILE.py:CLASS", help="The method's own file, if the run's method is in no table.")
 @click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
-def predict(run: str, file: str, id_column: str | None, features: str | None, out: str) -> None:
+def predict(run: str, file: str, id_column: str | None, features: str | None, method: str | None, out: str) -> None:
     """Labels for new rows (a table, an .npz, a folder of images) from a trained model.
 
     \b
@@ -287,7 +288,7 @@ def predict(run: str, file: str, id_column: str | None, features: str | None, ou
     from grapevine.predict import predict_file
 
     columns = [name.strip() for name in features.split(",")] if features else None
-    click.echo(f"Wrote {predict_file(run, file, out, id_column, columns)} labels to {out}.")
+    click.echo(f"Wrote {predict_file(run, file, out, id_column, columns, method)} labels to {out}.")
 
 
 # ---------------------------------------------------------------- methods

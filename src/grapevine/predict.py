@@ -11,13 +11,15 @@ from grapevine.errors import Mistake
 from grapevine.runs import Model
 
 
-def predict_file(run: str, file: str, out: str, id: str | None = None, features: Sequence[str] | None = None) -> int:
+def predict_file(
+    run: str, file: str, out: str, id: str | None = None, features: Sequence[str] | None = None, method: str | None = None
+) -> int:
     """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
     if Path(out).exists():
         raise Mistake(f"{out} exists: take another --out.")
     if not Path(out).absolute().parent.is_dir():
         raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or take another --out.")
-    model = Model.load(run)
+    model = Model.load(run, method)
     ids, rows = _read(model, file, id, features)
     proba = model.predict_proba(rows)
     best = proba.argmax(1)

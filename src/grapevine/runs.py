@@ -49,21 +49,30 @@ class Model:
         return [self.classes[i] for i in self.predict_proba(X).argmax(1)]
 
     @classmethod
-    def load(cls, folder: str | Path) -> Model:
-        """The model of a finished run."""
-        from grapevine import methods
-
+    def load(cls, folder: str | Path, method: str | None = None) -> Model:
+        """The model of a finished run. `method`: path/to/file.py:Class, for a method that is in no table."""
         path = Path(folder) / "model.safetensors"
         if not path.exists():
             raise Mistake(f"{folder} holds no model.safetensors: is it the folder of a finished `grapevine train` run?")
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["grapevine"])
             flat = {name: file.get_tensor(name) for name in file.keys()}
-        method = with_settings(methods.find(about["method"]), {name: str(v) for name, v in about["settings"].items()})
+        method = with_settings(_method(about["method"], method), {name: str(v) for name, v in about["settings"].items()})
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
         network = method.network(models.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
         return cls(method, network, unflatten(flat)["shared"], classes, scale, shape)
+
+
+def _method(name: str, own: str | None) -> type[Method]:
+    from grapevine import methods
+
+    if own is None and name not in methods.names():
+        raise Mistake(f"the run's method '{name}' is not in the table: name its file too, as --method path/to/file.py:Class.")
+    found = methods.find(own or name)
+    if found.name != name:
+        raise Mistake(f"{own} is '{found.name}', and the run was made with '{name}': name the file of that method.")
+    return found
 
 
 def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int) -> None:
@@ -72,8 +81,13 @@ def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int)
         classes=model.classes, factor=model.scale.factor,
     )  # fmt: skip
     flat = flatten(dict(shared=model.shared, scale=dict(mean=model.scale.mean, std=model.scale.std)))
+    save_tensors(path, flat, dict(grapevine=json.dumps(about)))
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+    """A safetensors file that is never half-written."""
     temporary = path.with_name(f".writing-{path.name}")
-    save_file(flat, temporary, metadata=dict(grapevine=json.dumps(about)))
+    save_file(tensors, temporary, metadata=about)
     os.replace(temporary, path)
 
 
