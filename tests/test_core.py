@@ -190,29 +190,3 @@ def test_every_name_of_the_table_is_a_method_that_knows_its_name():
     assert methods.FedAvg is methods.find("fedavg")
     with pytest.raises(Mistake, match="did you mean 'fedavg'"):
         methods.find("fedavgg")
-
-
-def test_operations_are_counted_forward_once_and_backward_twice(digits):
-    split = digits.split(clients=2, labels="all")
-    source = model_source(Experiment(Toy(), split, model="linear"))
-    meter = core.Meter()
-    model = source.new(None, meter)
-    x = split.client(0).labelled.inputs(slice(0, 5))
-    per_row = 2 * 64 * 10  # a multiply and an add for each weight of the linear layer
-    with torch.no_grad():
-        model(x)
-    assert meter.flops == 5 * per_row
-    model(x)
-    assert meter.flops == 5 * per_row * 4
-
-
-@pytest.mark.parametrize("name, shape", [("mlp", (64,)), ("cnn", (1, 28, 28)), ("cnn13", (3, 32, 32)), ("resnet9", (3, 32, 32))])
-def test_operations_agree_with_torchs_own_counter(name, shape):
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from grapevine import models
-
-    net = models.build(name, shape, 10)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        net.eval()(torch.zeros(1, *shape))
-    assert sum(core._flops(net, torch.zeros(1, *shape)).values()) == pytest.approx(counter.get_total_flops(), rel=1e-6)

@@ -125,6 +125,10 @@ class Method(Steps):
         model.load(shared["weights"]).eval()
         return lambda x: torch.softmax(model(x), 1)
 
+    def latent(self, model: Network, x: Tensor) -> Tensor:
+        """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""
+        return model.features(x)
+
     @step
     def evaluate(self, client: Client, shared: dict) -> dict:
         """How well the model does on the client's held-out rows."""
@@ -168,60 +172,68 @@ _A = {int: "a whole number", float: "a number", bool: "true or false", str: "a t
 
 
 class ModelSource:
-    """Makes networks: built once, then copied. Counts the floating-point operations of every forward and backward pass."""
+    """Makes networks: built once, tried on one row, then copied. The operations of every pass through a copy are counted."""
 
     def __init__(self, build: Callable[[], Network], sample: Tensor, device: str = "cpu"):
         self._build, self._sample, self.device = build, sample, device
         self._lock = threading.Lock()
         self._template: Network | None = None
-        self._cost: dict[str, int] = {}
 
     def new(self, weights: dict | None, meter: Meter) -> Network:
         with self._lock:
             if self._template is None:
                 self._template = self._build().to(self.device)
-                self._cost = _flops(self._template, self._sample.to(self.device))
-        model = copy.deepcopy(self._template)
-        for part, cost in self._cost.items():
-            getattr(model, part).register_forward_hook(_counter(meter, cost))
+                _try(self._template, self._sample.to(self.device))
+        model = counted(copy.deepcopy(self._template), meter)
         return model if weights is None else model.load(weights)
+
+
+def _try(model: Network, sample: Tensor) -> None:
+    """A network that cannot take the rows is known before the run."""
+    with torch.no_grad():
+        # Two rows: a normalisation may need more than one. A copy: batches may not move the template's statistics.
+        copy.deepcopy(model).eval()(torch.cat([sample, sample]))
 
 
 @dataclass
 class Meter:
+    """Floating-point operations: all, and those of them in backward passes."""
+
     flops: int = 0
+    backward: int = 0
+
+    def add(self, flops: int) -> None:
+        """What a step computes outside of a network, as 2 · multiply-adds."""
+        self.flops += flops
 
 
-def _counter(meter: Meter, cost: int) -> Callable:
-    def count(module: torch.nn.Module, inputs: tuple, output: Tensor) -> None:
-        # A backward pass costs twice a forward pass: gradients of the inputs and of the weights.
-        meter.flops += cost * len(output) * (3 if output.requires_grad else 1)
+def counted(module: torch.nn.Module, meter: Meter) -> torch.nn.Module:
+    """The module, counting 2 · multiply-adds of its convolutions and linear layers; the rest is small beside them.
+
+    An output takes as many multiply-adds as one filter has weights. A backward pass takes as many once more for the weights, and
+    again for the layer's inputs where these have a gradient; it is counted when it happens.
+    """
+    for layer in module.modules():
+        weight = getattr(layer, "weight", None)
+        if getattr(weight, "ndim", 0) >= 2:
+            layer.register_forward_hook(_counter(meter, 2 * (weight.numel() // len(weight))))
+    return module
+
+
+def _counter(meter: Meter, per_output: int) -> Callable:
+    def count(layer: torch.nn.Module, inputs: tuple, output: Tensor) -> None:
+        cost = per_output * output.numel()
+        meter.flops += cost
+        if output.requires_grad:
+            back = cost * (layer.weight.requires_grad + any(x.requires_grad for x in inputs))
+
+            def count_backward(gradient: Tensor) -> None:
+                meter.flops += back
+                meter.backward += back
+
+            output.register_hook(count_backward)
 
     return count
-
-
-def _flops(model: Network, sample: Tensor) -> dict[str, int]:
-    """Per sample, 2 · multiply-adds of the layers with weights in `features` and in `head`; the rest is small beside them.
-
-    Every output of a convolution or a linear layer takes as many multiply-adds as one of its filters has weights.
-    """
-    model = copy.deepcopy(model).eval()
-    cost = {}
-    x = torch.cat([sample, sample])  # two rows: a normalisation may need more than one
-    with torch.no_grad():
-        for part in ("features", "head"):
-            counts: list[int] = []
-
-            def count(module: torch.nn.Module, inputs: tuple, output: Tensor, counts: list[int] = counts) -> None:
-                counts.append(2 * output.numel() * module.weight[0].numel())
-
-            layers = [m for m in getattr(model, part).modules() if getattr(getattr(m, "weight", None), "ndim", 0) >= 2]
-            handles = [layer.register_forward_hook(count) for layer in layers]
-            x = getattr(model, part)(x)
-            for handle in handles:
-                handle.remove()
-            cost[part] = sum(counts) // 2
-    return cost
 
 
 # ---------------------------------------------------------------- client
@@ -255,13 +267,20 @@ class Client:
         rows = self.data.test
         return dict(confusion=confusion(guesses(predict, rows), rows.y, len(self.data.classes)))
 
-    def judge(self, labels: Tensor, used: Tensor | None = None) -> None:
+    def judge(self, labels: Tensor | Callable[[], Tensor], used: Tensor | None = None, head: str = "") -> None:
         """Tell what labels a method gives the unlabelled rows (−1: none), and which it uses.
 
         In a simulation, where the truth is known, the history then shows how many are right. Elsewhere nothing happens.
+        `head` names labels that the method only compares its own with; given as a function, they are computed where they can be
+        judged and nowhere else, and their operations are not counted.
         """
-        if self._judge:
-            self._judge(labels, labels >= 0 if used is None else used)
+        if not self._judge:
+            return
+        if callable(labels):
+            flops = self.meter.flops
+            labels = labels()
+            self.meter.flops = flops
+        self._judge(labels, labels >= 0 if used is None else used, head)
 
 
 def run_step(method: Method, name: str, client: Client, payload: dict) -> dict:
