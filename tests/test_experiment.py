@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import grapevine as gv
@@ -212,3 +213,54 @@ def test_killed_at_any_moment_and_resumed_is_bit_identical(tmp_path):
         result.pop("seconds"), result.pop("peak_memory_mb")
     assert results[0] == results[1]
     assert not list(cut.rglob(".writing-*"))
+
+
+# ---------------------------------------------------------------- what the report draws
+
+
+def test_both_heads_are_judged_and_nothing_else_changes(digits, monkeypatch):
+    """FedAnchor's history tells of the classification head; what it costs to ask it is not counted."""
+    method = gv.methods.FedAnchor(epochs=1, pretrain=2, threshold=-1.0, batch=200, server_batch=30)
+    split = digits.split(clients=3, labels="server:60", seed=1)
+    words = dict(model="mlp", rounds=2, per_round=2, seed=1, device="cpu")
+    told, strict = (gv.train(method, split, mode=mode, **words) for mode in ("fast", "strict"))
+    assert told.history == strict.history and told.result["flops"] == strict.result["flops"]
+    for line in told.history[1:]:
+        assert line["pseudo_labels_used_classification"] == line["pseudo_labels_used"] == line["pseudo_labels_of"] > 0
+        assert 0 <= line["pseudo_label_accuracy_classification"] <= 1
+    monkeypatch.setattr(gv.methods.FedAnchor, "classified", lambda self, model, rows, classes: torch.full((len(rows),), 3))
+    fixed = gv.train(method, split, **words)
+    assert fixed.result["flops"] == told.result["flops"] and fixed.result["accuracy"] == told.result["accuracy"]
+    chosen = [split.client_truth(i)[1] for i in range(3)]  # the share of class 3, in one of the pairs of clients
+    pairs = [torch.cat([chosen[a], chosen[b]]) for a, b in ((0, 1), (0, 2), (1, 2))]
+    shares = [round(float((pair == 3).float().mean()), 6) for pair in pairs]
+    assert all(line["pseudo_label_accuracy_classification"] in shares for line in fixed.history[1:])
+
+
+def test_the_latent_space_is_kept_at_the_rounds_asked_for(digits, tmp_path):
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    words = dict(model="mlp", rounds=8, per_round=2, seed=1, device="cpu", latent=4)
+    run = gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "run", **words)
+    names = sorted(path.name for path in (tmp_path / "run" / "latent").iterdir())
+    assert names == ["kept.safetensors", "round-000001.safetensors", "round-000002.safetensors", "round-000004.safetensors"]
+    kept = safetensors.torch.load_file(tmp_path / "run" / "latent" / "kept.safetensors")
+    rows = split.test_rows()
+    assert kept["z"].shape == (len(rows), 50) and torch.equal(kept["y"], rows.y)  # digits has fewer than 500 test rows
+    probabilities = torch.from_numpy(run.model.predict_proba(digits.x_test))
+    assert torch.equal(kept["guess"], probabilities.argmax(1))
+    features = run.model.method.latent(run.model.network.eval(), rows.inputs()).detach()
+    near, far = torch.cdist(kept["z"], kept["z"]), torch.cdist(features, features)
+    assert (near - far).abs().max() < 0.02 * far.max()  # the leading components hold nearly all of the distances
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "none", **dict(words, latent=0))
+    assert not (tmp_path / "none" / "latent").exists()
+    for name in ("history.jsonl", "model.safetensors"):
+        assert (tmp_path / "none" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+@pytest.mark.parametrize("shape", [(40, 8), (40, 20), (20, 60)])
+def test_leading_components_are_those_of_a_singular_value_decomposition(shape):
+    z = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    found, centred = learn.leading(z, 10), (z - z.mean(0)).double()
+    u, s, _ = torch.linalg.svd(centred, full_matrices=False)
+    wanted = u[:, :10] * s[:10]
+    torch.testing.assert_close(found.double() @ found.double().T, wanted @ wanted.T, rtol=1e-4, atol=1e-4)

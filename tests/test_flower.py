@@ -511,7 +511,7 @@ def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path):
 FLAGS = dict(
     data="digits", data_dir=None, party=None, label=None, clients=4, partition="iid", split_file=None, labels="clients:180",
     flip=0.0, irrelevant=None, validation=0.1, model="mlp", norm=None, rounds=2, per_round=3, workers=2, device="cpu",
-    mode="fast", evaluate_every=0, patience=0,
+    mode="fast", evaluate_every=0, patience=0, latent=1,
 )  # fmt: skip
 SIMULATE = """
 import json, sys

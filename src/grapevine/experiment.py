@@ -23,15 +23,16 @@ import torch
 from torch import Tensor
 
 from grapevine import __version__, learn, models, wire
-from grapevine.core import Meter, Method, ModelSource, Server
+from grapevine.core import Meter, Method, ModelSource, Server, rng
 from grapevine.data.split import Split
 from grapevine.errors import Mistake
-from grapevine.runs import Model, lock, peak_memory_mb, save_model
+from grapevine.runs import Model, lock, peak_memory_mb, save_model, save_tensors
 from grapevine.simulate import Fault, Simulation
 from grapevine.store import FileStore, RamStore, write_atomically
 
 CHECKPOINT_SECONDS = 2.0  # no more often than this, so that short rounds are not slowed by the disk
 EVALUATIONS = 50  # of a long run, when nothing else is said
+LATENT_ROWS, LATENT_WIDTH = 500, 50  # test rows of which the latent space is kept, and in how many dimensions
 PERSONAL_EVALUATIONS = 5  # a model per client makes an evaluation dear
 
 Progress = Callable[[int, int, dict | None], None]
@@ -40,7 +41,10 @@ Progress = Callable[[int, int, dict | None], None]
 
 @dataclass
 class Experiment:
-    """One method on one split. `out=None` keeps everything in memory."""
+    """One method on one split. `out=None` keeps everything in memory.
+
+    `latent` is how often the latent space is kept for the report: at the end, and at as many earlier rounds as make that number.
+    """
 
     method: Method
     split: Split
@@ -54,13 +58,14 @@ class Experiment:
     mode: str = "fast"
     evaluate_every: int = 0
     patience: int = 0
+    latent: int = 1
     out: str | Path | None = None
     faults: tuple[Fault, ...] = ()
     tap: Callable | None = field(default=None, repr=False)
     simulation: Callable[..., Simulation] = field(default=Simulation, repr=False)
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("workers", 1), ("evaluate_every", 0), ("patience", 0)):
+        for name, least in (("rounds", 1), ("workers", 1), ("evaluate_every", 0), ("patience", 0), ("latent", 0)):
             if getattr(self, name) < least:
                 raise Mistake(f"{name.replace('_', '-')} is {getattr(self, name)}, and must be {least} or more.")
         if self.per_round is not None and self.per_round < 1:
@@ -221,6 +226,8 @@ class _Driver:
             self.state = self.method.round(self.server, self.state)
             self.done += 1
             self._record_messages()
+            if self.done in self._latent_rounds():
+                self._keep_latent(self.method.shared(self.state), self.done, f"round-{self.done:06d}")
             if self.done % self._every() == 0 or self.done == self.e.rounds:
                 self._evaluate()
             self.seconds = before + time.perf_counter() - began
@@ -257,10 +264,11 @@ class _Driver:
             for name, rows in (("validation_accuracy", self.split.validation_rows(self.e.device)),
                                ("accuracy", self.split.test_rows(self.e.device))):  # fmt: skip
                 line[name] = _number(learn.accuracy(self._counts(predict, rows)))
-        judged = self.simulation.take_judged()
-        if judged["n"]:
-            line["pseudo_label_accuracy"] = _number(judged["right"] / max(judged["used"], 1))
-            line["pseudo_labels_used"], line["pseudo_labels_of"] = judged["used"], judged["n"]
+        for head, judged in sorted(self.simulation.take_judged().items()):
+            if judged["n"]:
+                tail = f"_{head}" if head else ""
+                line[f"pseudo_label_accuracy{tail}"] = _number(judged["right"] / max(judged["used"], 1))
+                line[f"pseudo_labels_used{tail}"], line[f"pseudo_labels_of{tail}"] = judged["used"], judged["n"]
         line.update(self.server.notes)
         self.server.notes = {}
         line["bytes_up"], line["bytes_down"] = self.server.account.totals["up"], self.server.account.totals["down"]
@@ -273,6 +281,26 @@ class _Driver:
             self.since_best = 0
         else:
             self.since_best += 1
+
+    def _latent_rounds(self) -> set[int]:
+        """Rounds whose latent space is kept beside the final one: the first, and evenly from there."""
+        n = self.e.latent
+        return {max(1, self.e.rounds * i // n) for i in range(n - 1)} - {self.e.rounds}
+
+    def _keep_latent(self, shared: dict, round: int, name: str) -> None:
+        """The latent space of some test rows, always the same ones, in its leading dimensions: a few hundred kB a time."""
+        if not self.e.out or not self.e.latent or self.method.personal:
+            return
+        rows, model = self.split.test_rows(self.e.device), self.source.new(None, Meter())
+        rows = rows.take(torch.randperm(len(rows), generator=rng(0, "latent"))[:LATENT_ROWS].sort().values)
+        predict = self.method.predictor(model, shared)
+        with torch.no_grad():
+            pieces = [self.method.latent(model, x).flatten(1).cpu() for x, _ in rows.batches(100)]
+        if not pieces:
+            return
+        kept = dict(z=learn.leading(torch.cat(pieces), LATENT_WIDTH), y=rows.y.cpu(), guess=learn.guesses(predict, rows, 100))
+        (self.e.out / "latent").mkdir(exist_ok=True)
+        save_tensors(self.e.out / "latent" / f"{name}.safetensors", kept, dict(round=str(round)))
 
     def _counts(self, predict: Callable, rows: Any) -> Tensor:
         return learn.confusion(learn.guesses(predict, rows, map=self.simulation.map), rows.y, self.classes)
@@ -343,6 +371,7 @@ class _Driver:
         if self.e.out:
             if model and isinstance(self.e.model, str):
                 save_model(self.e.out / "model.safetensors", model, self.e.model, self.e.norm, self.e.seed)
+            self._keep_latent(shared, self.best["round"], "kept")
             self._checkpoint()
             write_atomically(self.e.out / "result.json", json.dumps(result, indent=1).encode())
         return Run(result, history, self.e.out, shared, model)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -60,7 +59,7 @@ class Simulation:
         self.store = store or RamStore()
         self.manifests: dict[Id, dict[str, str]] = {}
         self.flops = 0
-        self.judged: dict[str, int] = dict(n=0, used=0, right=0)
+        self.judged: dict[str, dict[str, int]] = {}  # by head: rows, labels used, of these right
         # In one process everybody is who he says; between machines, people compare fingerprints.
         self.identities = {id: Identity.generate() for id in data}
         self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
@@ -180,17 +179,22 @@ class Simulation:
         client.memory = memory
         return client
 
-    def _judge(self, id: Id) -> Callable[[Tensor, Tensor], None] | None:
+    def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str], None] | None:
         if self._truth is None:
             return None
 
-        def judge(labels: Tensor, used: Tensor) -> None:
+        def judge(labels: Tensor, used: Tensor, head: str) -> None:
             right = int(((labels.cpu() == self._truth(id)) & used.cpu()).sum())
-            with self._lock:
-                for name, count in (("n", len(labels)), ("used", int(used.sum())), ("right", right)):
-                    self.judged[name] += count
+            self.add_judged({head: dict(n=len(labels), used=int(used.sum()), right=right)})
 
         return judge
+
+    def add_judged(self, counts: dict[str, dict[str, int]]) -> None:
+        with self._lock:
+            for head, numbers in counts.items():
+                known = self.judged.setdefault(head, dict(n=0, used=0, right=0))
+                for name in known:
+                    known[name] += numbers[name]
 
     def _fault(self, step: str, id: Id, round: int) -> Fault | None:
         for fault in self._faults:
@@ -198,7 +202,7 @@ class Simulation:
                 return fault
         return None
 
-    def take_judged(self) -> dict[str, Any]:
-        """What `client.judge` was told since the last call."""
-        judged, self.judged = self.judged, dict(n=0, used=0, right=0)
+    def take_judged(self) -> dict[str, dict[str, int]]:
+        """What `client.judge` was told since the last call, by head."""
+        judged, self.judged = self.judged, {}
         return judged

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from grapevine.experiment import Experiment, Progress
     from grapevine.simulate import Simulation
 
-FIELDS = ("model", "norm", "rounds", "per_round", "workers", "device", "evaluate_every", "patience")
+FIELDS = ("model", "norm", "rounds", "per_round", "workers", "device", "evaluate_every", "patience", "latent")
 START_SECONDS = 300  # until the driver runs: Ray takes its time
 
 
@@ -166,8 +166,7 @@ def _workers(home: Path, connect: Callable[[int], Transport], *args: Any) -> Sim
                     raise StepError(why)
                 self.manifests[id] = answers[id]["memory"]
                 self.flops += answers[id]["flops"]
-                for name, count in answers[id]["judged"].items():
-                    self.judged[name] += count
+                self.add_judged(answers[id]["judged"])
             return {id: answers[id]["reply"] for id in requests}
 
     simulation = Workers(*args)

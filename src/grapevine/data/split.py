@@ -194,6 +194,7 @@ class Split:
             foreign=None if self.foreign is None else self.foreign.tolist(),
             validation=self.validation.tolist(),
             server=None if self.server is None else _listed(self.server),
+            table=self.table(),  # for people and for the report: neither the hash nor `load` looks at it
         )
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
         clients = ",\n".join("    " + json.dumps(_listed(part)) for part in self.parts)

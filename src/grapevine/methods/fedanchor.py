@@ -93,6 +93,8 @@ class FedAnchor(Method):
         model = alternate.loaded(client.model(weights), statistics)
         score, guess = self.similarities(model, rows, anchors, labels, len(client.data.classes), draw).max(1)  # line 18
         client.judge(guess, score > self.threshold)
+        if self.contrastive:  # figure 9: what the other head would say of the same rows
+            client.judge(lambda: self.classified(model, rows, len(client.data.classes)), score > self.threshold, "classification")
         fix = torch.nonzero(score > self.threshold).flatten()  # equation 5
         if not len(fix):
             return dict(n=0, qualified=0)
@@ -110,6 +112,10 @@ class FedAnchor(Method):
         width = anchors.shape[1]
         each = [alternate.outputs(lambda x: self.latent(model, x), rows, view, width) for view in ways]
         return sum(mean_cosines(z, anchors, labels, classes) for z in each) / len(each)
+
+    def classified(self, model: Network, rows: Rows, classes: int) -> Tensor:
+        """The classification head's class of every row: for measuring only."""
+        return alternate.outputs(model, rows, rows.inputs, classes).argmax(1)
 
     # ------------------------------------------------------------ server
 
