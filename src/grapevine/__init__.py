@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from grapevine.comparison import Comparison
     from grapevine.core import Method
     from grapevine.data.split import Split
     from grapevine.experiment import Run
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from grapevine.runs import Model
 
 _MODULES = {
+    "comparison",
     "core",
     "crypto",
     "data",
@@ -55,6 +60,16 @@ def label(parties: Any, **settings: Any) -> LabelResult:
     from grapevine import labelling
 
     return labelling.label(parties, **settings)
+
+
+def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, **settings: Any) -> Comparison:
+    """Several methods on the same splits, over seeds, side by side: the settings are the flags of `grapevine compare`.
+
+    gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
+    """
+    from grapevine import comparison
+
+    return comparison.compare(methods, data, out, **settings)
 
 
 def load(folder: str, method: str | None = None) -> Model:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from grapevine import __version__, cli_parties
+from grapevine import __version__, cli_compare, cli_parties
 from grapevine.errors import Mistake
+from grapevine.flags import experiment_flags, json_flag, make_split, out_flag, read_settings
 
-LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 
 
@@ -54,70 +54,6 @@ def main(debug: bool) -> None:
     A method:     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/first
     What there is: grapevine methods, grapevine data list
     """
-
-
-# ---------------------------------------------------------------- flags that several commands share
-
-
-def experiment_flags(command: Callable) -> Callable:
-    """The flags of `train`, in the order of its help."""
-    flags = [
-        click.option("--data", required=True, metavar="NAME|FILE|FOLDER", help="By name (`grapevine data list`), or a file."),
-        click.option("--data-dir", metavar="DIR", help="Where data files are [else $GRAPEVINE_DATA, else the user's cache]."),
-        click.option("--label", metavar="COL", help="The label column of a table."),
-        click.option("--party", metavar="COL", help="The column of a table that says whose row it is."),
-        click.option("--clients", type=int, help="Number of clients [100, or all parties of a natural partition]."),
-        click.option("--partition", metavar="HOW", help="iid, dirichlet:0.1, shards:2, fedmatch, natural [iid]."),
-        click.option("--split", "split_file", metavar="FILE", help="Use the split.json of another run."),
-        click.option("--labels", default="all", metavar="WHERE", help=LABELS),
-        click.option("--flip", default=0.0, metavar="SHARE", help="Share of the clients' labels made wrong."),
-        click.option("--irrelevant", metavar="NAME:SHARE", help="Foreign rows per own row, as mnist:0.5."),
-        click.option("--validation", default=0.1, metavar="SHARE", help="Share of rows kept for choosing the best round."),
-        click.option("--model", metavar="NAME", help="linear, mlp, cnn, cnn13, resnet9, resnet18, wrn28x2 [cnn; tables: mlp]."),
-        click.option("--norm", type=click.Choice(["none", "bn", "gn", "sbn"]), help="Normalisation [the model's own]."),
-        click.option("--rounds", default=100, help="Rounds in all."),
-        click.option("--per-round", default=10, help="Clients chosen in a round."),
-        click.option("--workers", default=min(2, os.cpu_count() or 1), help="Clients side by side; never changes the result."),
-        click.option("--device", default="auto", help="auto, cpu, cuda or mps."),
-        click.option("--mode", default="fast", type=click.Choice(["fast", "strict"]), help="strict encodes all messages."),
-        click.option("--evaluate-every", default=0, metavar="N", help="Rounds between evaluations [about 50 in all]."),
-        click.option("--patience", default=0, metavar="N", help="Stop after N evaluations without a better one; 0: never."),
-    ]  # fmt: skip
-    for flag in reversed(flags):
-        command = flag(command)
-    return command
-
-
-out_flag = click.option("--out", required=True, metavar="DIR", help="A new folder for the results.")
-json_flag = click.option("--json", "as_json", is_flag=True, help="For machines.")
-
-
-def make_split(flags: dict[str, Any], seed: int) -> Any:
-    """The split that a command's flags ask for."""
-    from grapevine import data
-
-    dataset = data.load(flags["data"], data_dir=flags["data_dir"], party=flags["party"], label=flags["label"])
-    foreign = None
-    if flags["irrelevant"]:
-        foreign = data.load(flags["irrelevant"].rsplit(":", 1)[0], data_dir=flags["data_dir"])
-    if flags["split_file"]:
-        return data.Split.load(flags["split_file"], dataset, foreign)
-    names = ("labels", "flip", "irrelevant", "validation")
-    partition = flags["partition"] or ("natural" if flags["party"] else "iid")
-    clients = flags["clients"] if flags["clients"] or partition == "natural" else 100
-    return dataset.split(
-        clients=clients, partition=partition, **{name: flags[name] for name in names}, foreign=foreign, seed=seed
-    )
-
-
-def read_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise Mistake(f"--set {text} is not field=value, as in --set lr=0.05.")
-        pairs[name] = value
-    return pairs
 
 
 # ---------------------------------------------------------------- label
@@ -431,7 +367,7 @@ def demo(out: str | None, parties: int | None) -> None:
     show_labels(result, folder)
 
 
-# ---------------------------------------------------------------- real parties
+# ---------------------------------------------------------------- compare, real parties
 
-for command in (cli_parties.host, cli_parties.join, cli_parties.doctor):
+for command in (cli_compare.compare, cli_compare.leaderboard, cli_parties.host, cli_parties.join, cli_parties.doctor):
     main.add_command(command)

@@ -1,0 +1,76 @@
+"""What people see of a comparison in a terminal: one bar for all runs, and the table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich import box
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from grapevine.compare_table import COLUMNS, notes, rows_of, seconds, used_columns
+from grapevine.comparison import Comparison, Standing
+from grapevine.terminal import PLAIN_SECONDS, console
+
+ALWAYS = ("method", "accuracy", "against best", "p", "rounds to target", "bytes to target", "bytes", "seconds",
+          "pseudo-labels right")  # fmt: skip
+
+
+class CompareBar:
+    """All runs as one bar with an estimate of the time left; elsewhere a line for each run that ends, and one now and then."""
+
+    def __init__(self, quiet: bool = False):
+        self._quiet, self._progress, self._task, self._spoke, self._ended = quiet, None, None, time.monotonic(), 0
+
+    def __enter__(self) -> CompareBar:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if self._progress:
+            self._progress.stop()
+            self._progress = None
+
+    def __call__(self, standing: Standing) -> None:
+        if self._quiet:
+            return
+        ended = standing.finished + standing.failed
+        left = "" if standing.seconds_left is None else f"about {seconds(standing.seconds_left)} left"
+        failed = f", {standing.failed} failed" if standing.failed else ""
+        if not sys.stdout.isatty():
+            if ended != self._ended or time.monotonic() - self._spoke > PLAIN_SECONDS:
+                self._spoke, self._ended = time.monotonic(), ended
+                told = [f"{ended} of {standing.runs} runs{failed}", left if ended < standing.runs else "", standing.note]
+                print("compare: " + "; ".join(filter(None, told)), flush=True)
+            return
+        if self._progress is None:
+            columns = (TextColumn("{task.fields[runs]}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
+                       TextColumn("{task.fields[note]}"))  # fmt: skip
+            self._progress = Progress(*columns, console=console)
+            self._progress.start()
+            self._task = self._progress.add_task("compare", total=standing.rounds_in_all, runs="", left="", note="")
+        self._progress.update(self._task, completed=standing.rounds, runs=f"{ended}/{standing.runs} runs{failed}", left=left,
+                              note=standing.note)  # fmt: skip
+
+
+def show_comparison(made: Comparison) -> None:
+    """The tables, what they mean, and where everything is."""
+    for cell in made.data["cells"]:
+        rows = rows_of(made.data, cell)
+        used = used_columns(rows)
+        names = [name for name in ALWAYS if name in used]
+        table = Table(title=cell["name"] or None, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+        for name in names:
+            table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("method", "accuracy"))
+        for row in rows:
+            shown = [COLUMNS[name](row) for name in names]
+            shown[0] += f" ({row['bound']})" if row["bound"] else ""
+            table.add_row(*shown, style="dim" if row["bound"] else "bold" if row["best"] else None)
+        console.print(table)
+        for note in notes(made.data, cell):
+            console.print(note, soft_wrap=True, markup=False)
+    console.print(f"Everything is in {made.out} (open {made.out / 'report.html'}).", soft_wrap=True, markup=False)
