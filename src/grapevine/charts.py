@@ -7,10 +7,15 @@ Hovering, arrow keys and legends are the few lines of script in `page`: anything
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from grapevine.page import COLOURS, text
@@ -23,6 +28,44 @@ LINE = 15  # pixels between lines of small text
 MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
 
 Format = Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """What a chart shows, whoever draws it: the name of its function here, and the arguments."""
+
+    kind: str
+    about: dict[str, Any]
+
+
+_plots: ContextVar[list[Plot] | None] = ContextVar("plots", default=None)
+
+
+@contextmanager
+def remembered() -> Iterator[list[Plot]]:
+    """The charts that are drawn inside, for `plots.save`."""
+    plots: list[Plot] = []
+    before = _plots.set(plots)
+    try:
+        yield plots
+    finally:
+        _plots.reset(before)
+
+
+def plot(draw: Callable[..., str]) -> Callable[..., str]:
+    """Mark a function that draws a chart: `plots` draws the same as a picture file."""
+    signature = inspect.signature(draw)
+
+    @functools.wraps(draw)
+    def drawn(*args: Any, **words: Any) -> str:
+        plots = _plots.get()
+        if plots is not None:
+            bound = signature.bind(*args, **words)
+            bound.apply_defaults()
+            plots.append(Plot(draw.__name__, dict(bound.arguments)))
+        return draw(*args, **words)
+
+    return drawn
 
 
 def count(n: float) -> str:
@@ -166,6 +209,7 @@ class _Plane:
         return self.height + 2 * LINE + 8
 
 
+@plot
 def line(
     title: str,
     x: Sequence[float],
@@ -232,6 +276,7 @@ def _hits(plane: _Plane, x: Sequence[float], series: dict, x_name: str, x_format
     return "".join(out)
 
 
+@plot
 def columns(
     title: str,
     names: Sequence[str],
@@ -244,10 +289,13 @@ def columns(
     top: float | None = None,
     wide: bool = False,
     height: int = 200,
+    numbers: str = "",
 ) -> str:
-    """Upright bars side by side. `x_labels` are (place in bars, word)."""
+    """Upright bars side by side, those below zero hanging. `x_labels` are (place in bars, word)."""
     n = len(values)
-    plane = _Plane([0, n], ticks(0, top or max(values, default=0) or 1), height)
+    low, high = min(0, *values) if n else 0, top or max(0, *values) if n else 0
+    plane = _Plane([0, n], ticks(low, high or (0 if low else 1)), height)
+    zero = plane.down(0)
     gap = 0.16 if n <= 60 else 0.0
     drawn = [plane.grid(y_format)]
     for i, value in enumerate(values):
@@ -255,14 +303,16 @@ def columns(
         width = plane.wide * (1 - gap if gap else 1.02) / n  # without a gap they overlap a little, or seams would be seen
         box = f'x="{_number(begin)}%" width="{width:.3f}%"'
         told = f"{names[i]}\n{y_name}: {y_format(value)}"
-        bar = f'<rect class="s0 bar" {box} y="{y:.1f}" height="{plane.height - y:.1f}"/>'
+        bar = f'<rect class="s{0 if value >= 0 else 2} bar" {box} y="{min(y, zero):.1f}" height="{abs(zero - y):.1f}"/>'
         hit = f'<rect {box} y="0" height="{plane.height}"/>'
         drawn.append(f'<g class="hit" data-tip="{text(told)}">{hit}{bar}</g>')
     drawn.append(plane.x_labels([place for place, _ in x_labels], lambda place: dict(x_labels)[place], x_name))
-    behind = table([x_name, y_name], [[name, y_format(value)] for name, value in zip(names, values)], "result.json")
+    rows = [[name, y_format(value)] for name, value in zip(names, values)]
+    behind = numbers or table([x_name, y_name], rows, "result.json")
     return figure(title, svg(title, plane.full_height, "".join(drawn)), behind, note, "", wide)
 
 
+@plot
 def bars(
     title: str,
     names: Sequence[str],
@@ -315,6 +365,7 @@ def shade(share: float) -> float:
     return 0 if share <= 0 else 0.05 + 0.78 * share if share < 0.5 else 0.7 + 0.6 * (share - 0.5)
 
 
+@plot
 def heat(
     title: str,
     rows: Sequence[str],
@@ -364,9 +415,11 @@ def _brief(value: float) -> str:
     return count(value).replace(",", "") if value < 1e4 else f"{value / 1e3:.0f}k" if value < 1e6 else f"{value / 1e6:.0f}M"
 
 
+STAR = "M0-9L2.4-2.9 8.6-2.8 3.8 1.1 5.3 7.3 0 3.8-5.3 7.3-3.8 1.1-8.6-2.8-2.4-2.9Z"
 SHAPES = ("M-3-3H3V3H-3Z", "M0-4L4 3H-4Z", "M0-4L4 0 0 4-4 0Z", "M-3.5-1.2H-1.2V-3.5H1.2V-1.2H3.5V1.2H1.2V3.5H-1.2V1.2H-3.5Z")
 
 
+@plot
 def scatter(
     title: str,
     x: Sequence[float],
@@ -375,26 +428,44 @@ def scatter(
     groups: Sequence[str],
     order: Sequence[str],
     note: str,
+    group_name: str = "Party",
+    centroids: bool = False,
+    small: bool = False,
 ) -> str:
-    """Points in the plane. Colour and shape tell the kind, by its place in `order`; two menus choose a kind and a group."""
+    """Points in the plane. Colour and shape tell the kind, by its place in `order`; two menus choose a kind and a group.
+
+    `centroids` marks the mean of every kind with a star; `small` leaves the menus and the key to a larger chart beside it.
+    """
+    look = {kind: (_shape(i), f"s{i % COLOURS} point") for i, kind in enumerate(order)}
     order = [kind for kind in order if kind in set(kinds)]
-    look = {kind: (f"#m{i // COLOURS % (len(SHAPES) + 1)}", f"s{i % COLOURS} point") for i, kind in enumerate(order)}
-    shapes = ['<circle id="m0" r="3.2"/>'] + [f'<path id="m{i + 1}" d="{d}"/>' for i, d in enumerate(SHAPES)]
-    drawn = [f"<defs>{''.join(shapes)}</defs>"]
-    across, down = _within(x, 2, 98), _within(y, 388, 12)
+    height = 240 if small else 400
+    across, down = _within(x, 2, 98), _within(y, height - 12, 12)
+    drawn = []
     for a, b, kind, group in zip(across, down, kinds, groups):
         shape, colour = look[kind]
         told = f'data-tip="{text(kind)}&#10;{text(group)}" data-kind="{text(kind)}" data-group="{text(group)}"'
-        drawn.append(f'<use href="{shape}" class="{colour}" x="{a:.2f}%" y="{b:.1f}" {told}/>')
-    menus = _menu("Class", "kind", order) + _menu("Party", "group", sorted(set(groups)))
+        drawn.append(f'<svg x="{a:.2f}%" y="{b:.1f}" class="{colour}" {told}>{shape}</svg>')
+    for kind in order if centroids else ():
+        a, b = (sum(v for v, k in zip(values, kinds) if k == kind) / list(kinds).count(kind) for values in (across, down))
+        told = f'data-tip="{text(kind)}&#10;centre of {list(kinds).count(kind)} rows" data-kind="{text(kind)}"'
+        drawn.append(f'<svg x="{a:.2f}%" y="{b:.1f}" class="{look[kind][1]} centre" {told}><path d="{STAR}"/></svg>')
+    menus = _menu("Class", "kind", order) + _menu(group_name, "group", sorted(set(groups)))
     key = "".join(
-        f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" aria-hidden="true"><use href="{look[kind][0]}" '
-        f'class="{look[kind][1]}"/></svg>{text(short(kind, 20))}</span>'
+        f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" class="{look[kind][1]}" aria-hidden="true">'
+        f"{look[kind][0]}</svg>"
+        f"{text(short(kind, 20))}</span>"
         for kind in order
     )
     counted = [[kind, sum(k == kind for k in kinds)] for kind in order]
-    controls = f'<div class="menus">{menus}</div><div class="key">{key}</div>'
-    return figure(title, svg(title, 400, "".join(drawn)), table(["class", "points drawn"], counted), note, controls, wide=True)
+    controls = "" if small else f'<div class="menus">{menus}</div><div class="key">{key}</div>'
+    drawing = svg(title, height, "".join(drawn))
+    return figure(title, drawing, table(["class", "points drawn"], counted), note, controls, wide=not small)
+
+
+def _shape(i: int) -> str:
+    """The mark of the i-th kind: another shape after every ten colours."""
+    shape = i // COLOURS % (len(SHAPES) + 1)
+    return f'<path d="{SHAPES[shape - 1]}"/>' if shape else '<circle r="3.2"/>'
 
 
 def _within(values: Sequence[float], first: float, last: float) -> list[float]:

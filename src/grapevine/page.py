@@ -91,6 +91,7 @@ rect.none{fill:var(--edge);fill-opacity:.4}
 .point{stroke:var(--panel);stroke-width:.6px}
 .point.on{stroke:var(--ink);stroke-width:1.5px}
 .point.dim{opacity:.07}
+.point.centre{stroke:var(--ink);stroke-width:1.2px}
 .scroll{overflow-x:auto;max-width:100%}
 .scroll svg{margin:0 .2rem .3rem 0}
 :focus-visible{outline:2px solid var(--accent);outline-offset:2px;border-radius:3px}
