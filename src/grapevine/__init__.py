@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from grapevine.cleaning import CleanResult
     from grapevine.comparison import Comparison
     from grapevine.core import Method
     from grapevine.data.split import Split
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from grapevine.runs import Model
 
 _MODULES = {
+    "cleaning",
     "comparison",
     "core",
     "crypto",
@@ -60,6 +62,17 @@ def label(parties: Any, **settings: Any) -> LabelResult:
     from grapevine import labelling
 
     return labelling.label(parties, **settings)
+
+
+def clean(parties: Any, server: Any, **settings: Any) -> CleanResult:
+    """Wrong labels mended and irrelevant rows set aside at each party, by a classifier from the server's labelled rows.
+
+    Parties and server are (X, y) with y = −1 where a row is not labelled; the settings are those of `grapevine clean`: tau=0.95,
+    upsilon=0.5, …
+    """
+    from grapevine import cleaning
+
+    return cleaning.clean(parties, server, **settings)
 
 
 def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, **settings: Any) -> Comparison:

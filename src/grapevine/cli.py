@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from grapevine import __version__, cli_compare, cli_parties
+from grapevine import __version__, cli_clean, cli_compare, cli_parties
 from grapevine.errors import Mistake
 from grapevine.flags import experiment_flags, json_flag, make_split, out_flag, read_settings
 
@@ -369,5 +369,12 @@ def demo(out: str | None, parties: int | None) -> None:
 
 # ---------------------------------------------------------------- compare, real parties
 
-for command in (cli_compare.compare, cli_compare.leaderboard, cli_parties.host, cli_parties.join, cli_parties.doctor):
+for command in (
+    cli_clean.clean,
+    cli_compare.compare,
+    cli_compare.leaderboard,
+    cli_parties.host,
+    cli_parties.join,
+    cli_parties.doctor,
+):
     main.add_command(command)

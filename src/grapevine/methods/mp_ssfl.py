@@ -2,23 +2,29 @@
 a classifier that the server trains on its own labelled rows decides, at each client, which labels to keep, which to replace, and
 which rows do not belong to the task; then FedAvg trains on what is relevant.
 
+`MPSSFL` is the whole of it, for `grapevine train`. `Clean` is the job of `grapevine clean`: the decisions alone, in one exchange,
+each party's own kept in its memory.
+
 Decisions where the paper is silent: the loss is the cross-entropy of the server's model against the client's label; a label that
 the server does not know has an infinite loss; unlabelled rows are decided by confidence alone; Υ is at most ln 2, so that "loss
-low and confidence high" always means that both agree, and keeping y (case 3) or writing ŷ (line 6) is the same; averages are
-uniform; the model of the task starts anew, not from the classifier.
+low and confidence high" always means that both agree, and keeping y (case 3) or writing ŷ (line 6) is the same; a label that the
+classifier agrees with is kept whatever its loss (below Υ = −ln τ, case 1 would replace it by itself); averages are uniform; the
+model of the task starts anew, not from the classifier.
 Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.data.rows import Rows
+from grapevine.data.datasets import hold_out, image_scale
+from grapevine.data.rows import Rows, Scale
 from grapevine.errors import Mistake
 from grapevine.learn import average, fit
 from grapevine.models import Network
@@ -36,8 +42,8 @@ def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Te
     known = y >= 0
     loss = torch.where(known, -p.gather(1, y.clamp(min=0)[:, None])[:, 0].log(), torch.nan)
     sure = confidence >= tau
-    high = known & (loss > upsilon)
-    action = torch.where(~sure, ASIDE, torch.where(known & ~high, KEPT, MENDED))  # cases 2 and 4; 3; 1 and unlabelled
+    agree = known & ((loss <= upsilon) | (guess == y))
+    action = torch.where(~sure, ASIDE, torch.where(agree, KEPT, MENDED))  # cases 2 and 4; 3; 1 and unlabelled
     label = torch.where(action == MENDED, guess, y)
     return label, action, loss, confidence
 
@@ -61,11 +67,11 @@ def probabilities(model: Network, rows: Rows, known: Tensor, batch: int = 500) -
     return torch.cat(out)
 
 
-def train_classifier(server: Server, lr: float, epochs: int, batch: int) -> tuple[dict, Tensor]:
+def train_classifier(server: Server, rows: Rows, lr: float, epochs: int, batch: int) -> tuple[dict, Tensor]:
     """Stage 1: the classifier's weights from the server's rows, and which classes it has seen."""
     model = server.model()
-    fit(model, server.data, lr, epochs, server.rng("classifier"), batch)
-    known = torch.bincount(server.data.y, minlength=len(server.classes)) > 0
+    fit(model, rows, lr, epochs, server.rng("classifier"), batch)
+    known = torch.bincount(rows.y, minlength=len(server.classes)) > 0
     return model.state(), known
 
 
@@ -132,7 +138,7 @@ class MPSSFL(Method):
 
     def setup(self, server: Server) -> dict:
         """Stage 1 at the server, and one pass of decisions at every client."""
-        classifier, known = train_classifier(server, self.server_lr, self.server_epochs, self.server_batch)
+        classifier, known = train_classifier(server, server.data, self.server_lr, self.server_epochs, self.server_batch)
         replies = server.ask(self.decide, classifier=classifier, known=known)
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
@@ -143,3 +149,102 @@ class MPSSFL(Method):
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         server.note(nothing_relevant=sum(not reply["n"] for reply in replies.values()))
         return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
+
+
+# ---------------------------------------------------------------- the clean job
+
+
+def moments(x: Tensor, scale: str) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of features (of the channels of images), which travel with the classifier.
+
+    Missing values do not count. A feature that never changes at the server has no weight in its classifier, and a deviation of ∞:
+    it is 0 after scaling, whatever a party has there.
+    """
+    if scale == "none":
+        shape = (x.shape[1], 1, 1) if x.dim() == 4 else (x.shape[1],)
+        kind = torch.float32 if x.dim() == 4 else torch.float64
+        return torch.zeros(shape, dtype=kind), torch.ones(shape, dtype=kind)
+    if x.dim() == 4:
+        found = image_scale(x)
+        return found.mean, found.std
+    wide = x.double()
+    mean = wide.nanmean(0).nan_to_num()
+    std = (wide - mean).square().nanmean(0).nan_to_num().sqrt()
+    return mean, torch.where(std <= 1e-12 * wide.nan_to_num().abs().amax(0), torch.inf, std)
+
+
+def standardised(rows: Rows, mean: Tensor, std: Tensor) -> Rows:
+    """Rows by the server's moments; a missing value becomes the mean. In float64: as float32, dates would look alike."""
+    if rows.x.dim() == 4:
+        return replace(rows, scale=Scale(1 / 255, mean, std))
+    return replace(rows, x=((rows.x.double() - mean) / std).nan_to_num().float())
+
+
+@dataclass(frozen=True)
+class Clean(Method):
+    """One exchange: the server's classifier goes to the parties, and each decides on its own rows."""
+
+    name = "clean"
+    title = "MP-SSFL's decisions alone: labels kept or mended, rows set aside (Aladwani et al. 2024)"
+    takes = frozenset({"server", "both"})
+
+    tau: float = param(0.95, "τ", "confidence from which a prediction counts")
+    upsilon: float = param(0.5, "Υ", "loss up to which a label is acceptable; at most ln 2")
+    epochs: int = param(30, "", "passes over the server's rows for the classifier")
+    batch: int = param(10, "", "batch size at the server")
+    lr: float = param(0.05, "", "learning rate at the server")
+    scale: str = param("standard", "", "features by the server's means and deviations, or none: as they are")
+    counts: bool = param(False, "", "parties tell how many rows they kept, mended and set aside")
+
+    def check(self, server: Server) -> None:
+        check_thresholds(self.name, self.tau, self.upsilon)
+        if self.scale not in ("standard", "none"):
+            raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
+        if self.epochs < 1:
+            raise Mistake(f"epochs is {self.epochs}: take at least 1, as in --epochs 30.")
+        if server.data is None or len(server.data.y.unique()) < 2:
+            raise Mistake("clean: the server's rows must be of two classes at least, to tell them apart.")
+
+    # ------------------------------------------------------------ party
+
+    @step
+    def decide(self, client: Client, classifier: dict, classes: dict, mean: Tensor, std: Tensor) -> dict:
+        """Lines 1–15. What is found stays in memory, labelled rows first. A label unknown to the server is class C here."""
+        data, number = client.data, {name: int(i) for i, name in classes.items()}
+        rows = replace(data.labelled, index=torch.cat([data.labelled.index, data.unlabelled.index]))
+        known = torch.ones(len(number), dtype=torch.bool)
+        p = probabilities(client.model(classifier), standardised(rows, mean, std), known)
+        own = torch.tensor([number.get(name, len(number)) for name in data.classes], dtype=torch.int64)
+        y = torch.cat([own[data.labelled.y], data.unlabelled.y])
+        _, action, loss, confidence = decide(F.pad(p, (0, 1)), y, self.tau, self.upsilon)
+        client.memory["decided"] = dict(action=action, loss=loss, confidence=confidence, proba=p)
+        n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
+        return dict(counts=n) if self.counts else {}
+
+    # ------------------------------------------------------------ server
+
+    def setup(self, server: Server) -> dict:
+        """Stage 1: the classifier, and how far to trust it."""
+        mean, std = moments(server.data.x[server.data.index], self.scale)
+        rows = standardised(server.data, mean, std)
+        classifier, _ = train_classifier(server, rows, self.lr, self.epochs, self.batch)
+        classes = dict(enumerate(server.classes))
+        return dict(classifier=classifier, classes=classes, mean=mean, std=std, expected=self.expected(server, rows))
+
+    def expected(self, server: Server, rows: Rows) -> dict:
+        """A second classifier on four fifths of the rows, tried on the rest: rows, right, sure (τ), right of these."""
+        held = torch.from_numpy(hold_out(rows.y.numpy()))
+        test = rows.take(torch.nonzero(held).flatten())
+        classifier, known = train_classifier(server, rows.take(torch.nonzero(~held).flatten()), self.lr, self.epochs, self.batch)
+        confidence, guess = probabilities(server.model(classifier), test, known).max(1)
+        sure, right = confidence >= self.tau, guess == test.y
+        return dict(n=len(test), right=int(right.sum()), sure=int(sure.sum()), sure_right=int((sure & right).sum()))
+
+    def round(self, server: Server, state: dict) -> dict:
+        told = {name: state[name] for name in ("classifier", "classes", "mean", "std")}
+        replies = server.ask(self.decide, **told)
+        counts = {id: reply["counts"] for id, reply in replies.items() if self.counts}
+        return dict(state, counts=counts, answered={i: id for i, id in enumerate(replies)})
+
+    def shared(self, state: dict) -> dict:
+        return dict(weights=state["classifier"])
