@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import grapevine as gv
 from grapevine import charts, cli, page, report
 from grapevine.errors import Mistake
+from grapevine.runs import lock
 
 VOID = {"meta", "input", "wbr", "br"}
 HOSTILE = (
@@ -169,8 +170,8 @@ def test_a_page_is_whole_and_asks_nobody_for_anything(finished, run):
     check_structure(seen)
     titles = [heading for heading, _ in seen.charts]
     assert titles == ["Accuracy by round", "Accuracy by bytes sent", "Accuracy by seconds", "Accuracy per client",
-                      "Confusion matrix", "Bytes by step and direction", "Seconds per round", "Labels per client and class",
-                      "Rows per client"]  # fmt: skip
+                      "Confusion matrix", "Bytes by step and direction", "Seconds per round", "Rows per client and class",
+                      "Labels per client and class", "Rows per client"]  # fmt: skip
     assert not any(a.get("http-equiv") == "refresh" for _, a in seen.tags)
 
 
@@ -202,7 +203,7 @@ def test_numbers_are_those_of_the_files(run):
     assert shown[1:] == [[str(h["round"]), f"{h['validation_accuracy']:.1%}", f"{h['accuracy']:.1%}"] for h in history]
     clients = seen.tables["Accuracy per client"][0][1:]
     worst_first = sorted(result["per_client"], key=lambda row: row["accuracy"])
-    assert clients == [[str(row["id"]), str(row["n"]), f"{row['accuracy']:.1%}"] for row in worst_first]
+    assert clients == [[f"client {row['id']}", str(row["n"]), f"{row['accuracy']:.1%}"] for row in worst_first]
     matrix = seen.tables["Confusion matrix"][0]
     assert matrix[0][1:] == [row[0] for row in matrix[1:]] == result["data"]["classes"]
     assert [[int(n) for n in row[1:]] for row in matrix[1:]] == result["confusion"]
@@ -222,6 +223,9 @@ def test_the_split_is_that_of_the_file(run):
     labels = [[int(n) for n in row[1:]] for row in seen.tables["Labels per client and class"][0][1:]]
     assert labels == [[part["labels"].count(c) for c in range(10)] for part in split["clients"]]
     assert sum(map(sum, labels)) == 80
+    rows = [[int(n) for n in row[1:]] for row in seen.tables["Rows per client and class"][0][1:]]
+    assert rows == [line["classes"] for line in split["table"]]
+    assert [sum(row) for row in rows] == [len(part["labelled"]) + len(part["unlabelled"]) for part in split["clients"]]
     assert [row[1:] for row in seen.tables["Rows per client"][0][1:]] == [
         [str(len(part["labelled"])), str(len(part["unlabelled"]))] for part in split["clients"]
     ]
@@ -242,11 +246,13 @@ def test_irrelevant_rows_and_the_server_are_told_apart(run):
 def test_many_clients_stay_a_small_page(run):
     n = 2000
     change(run / "result.json", per_client=[dict(id=i, n=5, accuracy=(i % 100) / 100 if i % 10 else None) for i in range(n)])
-    change(run / "split.json", clients=[dict(labelled=[i], labels=[i % 10], unlabelled=[]) for i in range(n)])
+    table = [dict(client=str(i), classes=[int(c == i % 7) for c in range(10)]) for i in range(n)]
+    change(run / "split.json", clients=[dict(labelled=[i], labels=[i % 10], unlabelled=[]) for i in range(n)], table=table)
     seen = read(run)
     check_structure(seen)
     assert (run / "report.html").stat().st_size < 300_000
-    assert len(seen.tables["Labels per client and class"][0]) == 51
+    assert len(seen.tables["Labels per client and class"][0]) == len(seen.tables["Rows per client and class"][0]) == 51
+    assert seen.tables["Rows per client and class"][0][2] == ["40", *(str(int(c == 40 % 7)) for c in range(10))]
     assert sum(int(row[1]) for row in seen.tables["Accuracy per client"][0][1:]) == 1800
     assert [row[2] for row in seen.tables["The ten worst clients"][0][1:]] == ["1.0%"] * 10
     assert "200 clients without test rows left out" in seen.words
@@ -286,11 +292,15 @@ def test_a_running_run_says_so_and_loads_again(run):
     for name, keep in (("history", 2), ("messages", 2), ("times", 1)):
         lines = (run / f"{name}.jsonl").read_text().splitlines(keepends=True)
         (run / f"{name}.jsonl").write_text("".join(lines[:keep]) + lines[keep][:9])  # the writer is in the middle of a line
-    seen = read(run)
+    with lock(run / "lock"):
+        seen = read(run)
     check_structure(seen)
-    assert "Not finished: fedavg has done 1 of 3 rounds." in seen.words
+    assert "Not finished: fedavg has done 1 of 3 rounds." in seen.words and "The run is going on." in seen.words
     assert len(seen.tables["Accuracy by round"][0]) == 3
     assert [a["content"] for _, a in seen.tags if a.get("http-equiv") == "refresh"] == [str(report.REFRESH_SECONDS)]
+    stopped = read(run)
+    assert "The run was stopped before its end" in stopped.words
+    assert not any(a.get("http-equiv") == "refresh" for _, a in stopped.tags)
     assert "Confusion matrix" not in seen.tables and "Result" not in seen.tables
 
 

@@ -1,7 +1,8 @@
 """report.html: one self-contained page about a run, from the files in its folder alone.
 
 `write` is for training runs, finished or still going; `write_label` for the label job. A folder may have been moved to another
-machine, so nothing is looked up outside it: neither the data nor the versions installed here.
+machine, so nothing is looked up outside it: neither the data nor the versions installed here. Only a run of `alone` on the same
+split that lies beside it is looked at, to tell which clients gain.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +21,116 @@ from grapevine.charts import count
 from grapevine.errors import Mistake
 from grapevine.page import text
 from grapevine.store import write_atomically
-from grapevine.terminal import percent, size
+from grapevine.terminal import OTHERS, percent, size
 
 REFRESH_SECONDS = 15
+LIVE_SECONDS = 30.0  # between two pages of a run that goes on
 MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; more as a histogram
 MOST_COLUMNS = 300
 MOST_ROWS = 50  # clients in the picture of the split
 MOST_CLASSES = 100  # in a picture
 MOST_FIELDS = 8  # told apart in the bars of the messages
+ALONE = "alone"  # the method that clients are compared with
+JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
+TITLES = {QUALIFIED: "Qualified rows per client", "anchor_overhead": "Anchors sent, % of the model's bytes"}
 
 
-def write(folder: Path) -> Path:
-    """Make report.html from a run's folder, and return where it is."""
+@dataclass(frozen=True)
+class Files:
+    """What a training run has left in its folder so far. `result` is None until it is finished."""
+
+    folder: Path
+    settings: dict
+    result: dict | None
+    history: list[dict]
+    messages: list[dict]
+    times: list[dict]
+    split: dict | None
+
+    def name(self, client: int) -> str:
+        """A client as people call it: a natural party by its name."""
+        own = self.split is not None and self.split.get("groups") is not None and "table" in self.split
+        return str(self.split["table"][client]["client"]) if own else f"client {client}"
+
+
+def read(folder: str | Path) -> Files:
+    """The files of a training run, finished or still going."""
     folder = Path(folder)
-    result = _json(folder / "result.json")
-    if result and result.get("job") == "label":
-        return write_label(folder, result)
     settings = _json(folder / "settings.json")
     if settings is None:
         raise Mistake(f"{folder} holds no run of Grapevine: name the folder that a run's --out named.")
-    history, messages, times = (_lines(folder / f"{name}.jsonl") for name in ("history", "messages", "times"))
-    split = _json(folder / "split.json")
+    lines = {name: _lines(folder / f"{name}.jsonl") for name in ("history", "messages", "times")}
+    return Files(folder, settings, _json(folder / "result.json"), split=_json(folder / "split.json"), **lines)
+
+
+def write(folder: str | Path, against: str | Path | None = None, full: bool = False) -> Path:
+    """Make report.html from a run's folder, and return where it is.
+
+    `against` is a run on the same split whose clients are compared with this one's. `full` adds what takes seconds: the latent
+    space, and without `against` a run of `alone` is looked for beside this one.
+    """
+    folder = Path(folder)
+    return _save(folder, made(folder, against, full))
+
+
+def plots(folder: str | Path, against: str | Path | None = None) -> list[charts.Plot]:
+    """Every chart of a run's page, for `plots.save`."""
+    with charts.remembered() as drawn:
+        made(Path(folder), against, full=True)
+    return drawn
+
+
+def made(folder: Path, against: str | Path | None = None, full: bool = False) -> str:
+    """The page of a run."""
+    result = _json(folder / "result.json")
+    if result and result.get("job") == "label":
+        if against:
+            raise Mistake(f"{folder} is a label job, which tells of each party alone by itself: leave --against out.")
+        return label_page(result)
+    files = read(folder)
     try:
-        made = _train_page(folder, settings, result, history, messages, times, split)
+        other = _other(files, against) if against or full else None
+        return _train_page(files, other, _latent(files) if full else "")
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise Mistake(
             f"{folder} holds files that no run of Grapevine writes ({type(error).__name__}: {error}); "
             "repeat the run, or report with the version that made it."
         ) from error
-    return _save(folder, made)
+
+
+class Live:
+    """A run's progress, and its page written anew now and then while it goes on."""
+
+    def __init__(self, folder: str | Path, progress: Callable[[int, int, dict | None], None]):
+        self.folder, self.progress = Path(folder), progress
+        self._due = time.monotonic() + LIVE_SECONDS / 3
+
+    def __call__(self, done: int, total: int, line: dict | None) -> None:
+        self.progress(done, total, line)
+        if time.monotonic() < self._due or done == total:
+            return
+        began = time.monotonic()
+        try:
+            write(self.folder)
+        except (Mistake, OSError):
+            pass  # a page that cannot be written is no reason to stop a run; the one at its end will say why
+        # A large run's page takes its time: no more than a twentieth of the run's.
+        self._due = time.monotonic() + max(LIVE_SECONDS, 20 * (time.monotonic() - began))
+
+
+def running(folder: Path) -> bool:
+    """Whether a process is at work in the folder."""
+    from grapevine.runs import lock
+
+    if not (folder / "lock").exists():
+        return False
+    try:
+        with lock(folder / "lock"):
+            return False
+    except Mistake:
+        return True
+    except OSError:
+        return False  # a folder that may only be read
 
 
 def _save(folder: Path, made: str) -> Path:
@@ -83,29 +167,31 @@ def _lines(path: Path) -> list[dict]:
 # A training run ------------------------------------------------------------------------------------------------------
 
 
-def _train_page(
-    folder: Path, settings: dict, result: dict | None, history: list, messages: list, times: list, split: dict | None
-) -> str:
+def _train_page(files: Files, other: dict | None, latent: str) -> str:
+    settings, result, history, times, split = files.settings, files.result, files.history, files.times, files.split
+    alive = result is None and running(files.folder)
     sections = [
         ("Accuracy", _accuracy(history, times, result)),
-        ("Clients", _clients(result, split)),
+        ("Pseudo-labels", _pseudo_labels(history)),
+        ("Clients", _clients(files) + _gains(files, other)),
         ("Confusion", _confusion(result)),
-        ("Costs", _costs(messages, times)),
-        ("Split", _split(split, settings["data"]["classes"])),
+        ("Latent space", latent),
+        ("Costs", _costs(files.messages, times)),
+        ("Split", _split(files, settings["data"]["classes"])),
         ("Settings", _settings(settings, result, split)),
     ]
     title = f"{settings['method']} on {settings['data']['name']}"
-    head = _head(settings, result, history, times, split)
-    foot = f"Made by Grapevine {text(settings['version'])} from the files of the run {text(folder.resolve().name)}."
-    return page.page(title, head, sections, foot, 0 if result else REFRESH_SECONDS)
+    head = _head(settings, result, history, times, split, alive)
+    foot = f"Made by Grapevine {text(settings['version'])} from the files of the run {text(files.folder.resolve().name)}."
+    return page.page(title, head, sections, foot, REFRESH_SECONDS if alive else 0)
 
 
-def _head(settings: dict, result: dict | None, history: list, times: list, split: dict | None) -> str:
+def _head(settings: dict, result: dict | None, history: list, times: list, split: dict | None, alive: bool) -> str:
     data = settings["data"]
     kind = f'<p class="kind">Training run · {text(settings["method"])} · {text(data["name"])} · seed {text(settings["seed"])}</p>'
     about = _about(settings, split)
     if result is None:
-        return kind + _unfinished(settings, history, times, about)
+        return kind + _unfinished(settings, history, times, about, alive)
     sentence = f"{percent(result['accuracy'])} of the test rows are classified right by {result['method']} on {data['name']}"
     best = f"Of {count(result['rounds'])} rounds, round {count(result['best_round'])} was kept"
     best += ", the best on validation" if any(line.get("validation_accuracy") is not None for line in history) else ", the last"
@@ -124,7 +210,7 @@ def _head(settings: dict, result: dict | None, history: list, times: list, split
     return f"{kind}<h1>{text(sentence)}.</h1><p>{text(about)} {text(best)}.</p>{_tiles(tiles)}"
 
 
-def _unfinished(settings: dict, history: list, times: list, about: str) -> str:
+def _unfinished(settings: dict, history: list, times: list, about: str, alive: bool) -> str:
     done = times[-1]["round"] if times else 0
     last = history[-1] if history else {}
     sentence = f"Not finished: {settings['method']} has done {count(done)} of {count(settings['rounds'])} rounds"
@@ -136,8 +222,10 @@ def _unfinished(settings: dict, history: list, times: list, about: str) -> str:
         "time so far": _duration(times[-1]["seconds"]) if times else "—",
     }
     notice = (
-        "There is no result yet: the run is going on, or was stopped and --resume goes on with it. "
-        f"This page loads itself again every {REFRESH_SECONDS} seconds; run grapevine report again to bring it up to date."
+        f"The run is going on. This page loads itself again every {REFRESH_SECONDS} seconds, and grapevine train writes it anew "
+        f"about every {LIVE_SECONDS:.0f}; grapevine report does so at once."
+        if alive
+        else "The run was stopped before its end: the same command with --resume goes on with it."
     )
     return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{_tiles(tiles)}'
 
@@ -181,7 +269,7 @@ def _accuracy(history: list[dict], times: list[dict], result: dict | None) -> st
         return '<p class="aside">No accuracy could be measured: there are no test rows.</p>'
     best = result["best_round"] if result else None
     every = -(-len(history) // MOST_COLUMNS)
-    history = [line for i, line in enumerate(history) if i % every == 0 or line["round"] in (best, history[-1]["round"])]
+    history = _thinned(history, [best])
     series = {name: [line.get(kept[name]) for line in history] for name in series}
     rounds = [line["round"] for line in history]
     sent = [line["bytes_up"] + line["bytes_down"] for line in history]
@@ -197,41 +285,57 @@ def _accuracy(history: list[dict], times: list[dict], result: dict | None) -> st
         choices["bytes sent"] = curve(sent, "bytes sent", size)
     if all(r in clock for r in rounds) and len(rounds) > 1:
         choices["seconds"] = curve([clock[r] for r in rounds], "seconds", lambda s: f"{s:.4g} s")
-    more = _pseudo_labels(history) + "".join(_notes(history))
+    more = "".join(_notes(history))
     return page.views("over", choices) + (f'<div class="grid2 below">{more}</div>' if more else "")
 
 
 def _pseudo_labels(history: list[dict]) -> str:
-    lines = [line for line in history if line.get("pseudo_label_accuracy") is not None]
+    """How many pseudo-labels are right, by each head that gives any, and how many are used."""
+    lines = _thinned([line for line in history if line.get("pseudo_label_accuracy") is not None])
     if not lines:
         return ""
     x = [line["round"] for line in lines]
-    right = {
-        "right, of those used": [line["pseudo_label_accuracy"] for line in lines],
-        "used, of those guessed": [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in lines],
-    }
+    right = {"right, of those used": [line["pseudo_label_accuracy"] for line in lines]}
+    heads = dict.fromkeys(name.removeprefix(JUDGED) for line in lines for name in line if name.startswith(JUDGED))
+    for head in heads:
+        right[f"the {head} head on the same rows"] = [line.get(JUDGED + head) for line in lines]
+    right["used, of those guessed"] = [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in lines]
     note = "Pseudo-labels compared with the truth, which no client sees."
     used = charts.columns(
         "Pseudo-labels used", [f"round {r}" for r in x], [line["pseudo_labels_used"] for line in lines], count, "evaluation",
-        "used", [(0, f"round {x[0]}"), (len(x), f"round {x[-1]}")], note="Since the evaluation before.",
+        "used", [(0, f"round {x[0]}"), (len(x), f"round {x[-1]}")] if len(x) > 1 else [(0.5, f"round {x[0]}")],
+        note="Since the evaluation before.",
     )  # fmt: skip
-    return charts.line("Pseudo-labels right", x, right, "round", percent, note=note) + used
+    drawn = charts.line("Pseudo-labels right", x, right, "round", percent, note=note)
+    qualified = _curve([line for line in history if QUALIFIED in line], QUALIFIED)
+    return f'<div class="grid2">{drawn}{used}{qualified}</div>'
+
+
+def _thinned(lines: list[dict], keep: Sequence[int] = ()) -> list[dict]:
+    """Every so many of a long history's lines, and the last, and those of the rounds to `keep`."""
+    every = -(-len(lines) // MOST_COLUMNS) or 1
+    return [line for i, line in enumerate(lines) if i % every == 0 or line["round"] in (*keep, lines[-1]["round"])]
 
 
 def _notes(history: list[dict]) -> list[str]:
     """What else the method wrote down, each as a curve."""
-    known = {"round", "accuracy", "validation_accuracy", "pseudo_label_accuracy", "pseudo_labels_used", "pseudo_labels_of",
-             "bytes_up", "bytes_down"}  # fmt: skip
-    out = []
-    for name in dict.fromkeys(name for line in history for name in line if name not in known):
-        lines = [line for line in history if isinstance(line.get(name), (int, float)) and math.isfinite(line[name])]
-        if lines:
-            x, values = [line["round"] for line in lines], [line[name] for line in lines]
-            out.append(charts.line(name.replace("_", " ").capitalize(), x, {name: values}, "round", lambda v: f"{v:.4g}"))
-    return out
+    known = {"round", "accuracy", "validation_accuracy", "bytes_up", "bytes_down"}
+    known |= {QUALIFIED} if any("pseudo_label_accuracy" in line for line in history) else set()
+    names = dict.fromkeys(name for line in history for name in line if name not in known)
+    return [_curve(history, name) for name in names if not name.startswith("pseudo_label")]
 
 
-def _clients(result: dict | None, split: dict | None) -> str:
+def _curve(history: list[dict], name: str) -> str:
+    lines = [line for line in history if isinstance(line.get(name), (int, float)) and math.isfinite(line[name])]
+    if not lines:
+        return ""
+    title = TITLES.get(name) or name.replace("_", " ").capitalize()
+    x, values = [line["round"] for line in lines], [line[name] for line in lines]
+    return charts.line(title, x, {name: values}, "round", lambda v: f"{v:.4g}")
+
+
+def _clients(files: Files) -> str:
+    result = files.result
     if result is None:
         return ""
     rows = sorted(
@@ -247,10 +351,10 @@ def _clients(result: dict | None, split: dict | None) -> str:
     )
     note += " On the client's own test rows, or on the common ones weighed by its mix of classes."
     note += f" {_many(missing, 'client')} without test rows left out." if missing else ""
-    names = [f"client {row['id']}" for row in rows]
+    names = [files.name(row["id"]) for row in rows]
     if len(rows) <= MOST_BARS:
         numbers = charts.table(
-            ["client", "rows", "accuracy"], [[str(row["id"]), row["n"], percent(row["accuracy"])] for row in rows]
+            ["client", "rows", "accuracy"], [[name, row["n"], percent(row["accuracy"])] for name, row in zip(names, rows)]
         )
         return charts.bars("Accuracy per client", names, {"accuracy": values}, percent, "client", note, most=1.0, numbers=numbers)
     if len(rows) <= MOST_COLUMNS:
@@ -260,10 +364,78 @@ def _clients(result: dict | None, split: dict | None) -> str:
     for value in values:
         counts[min(int(value * 20), 19)] += 1
     worst = charts.table(
-        ["client", "rows", "accuracy"], [[str(row["id"]), row["n"], percent(row["accuracy"])] for row in rows[:10]]
+        ["client", "rows", "accuracy"], [[name, row["n"], percent(row["accuracy"])] for name, row in zip(names, rows[:10])]
     )
     drawn = _histogram("Accuracy per client", counts, "accuracy", "clients", note, wide=True)
     return f'{drawn}<div class="card below"><h3>The ten worst clients</h3>{worst}</div>'
+
+
+def _other(files: Files, against: str | Path | None) -> dict | None:
+    """The result that clients are compared with: that of the run named, or of a run of `alone` beside this one."""
+    split = files.settings["data"]["split"]
+    if against is not None:
+        settings, result = (_json(Path(against) / f"{name}.json") for name in ("settings", "result"))
+        if settings is None or result is None:
+            raise Mistake(f"{against} holds no finished training run: name one on the same split, or leave --against out.")
+        if settings["data"]["split"] != split:
+            raise Mistake(
+                f"{against} was made on another split than {files.folder}, so its clients are others: "
+                f"make it with --split {files.folder / 'split.json'}."
+            )
+        return result
+    if files.result is None or files.settings["method"] == ALONE:
+        return None
+    found = []
+    for beside in sorted(files.folder.resolve().parent.iterdir()):
+        try:
+            settings, result = (_json(beside / f"{name}.json") for name in ("settings", "result"))
+        except (Mistake, OSError):
+            continue  # somebody else's
+        if settings and result and settings.get("method") == ALONE and settings["data"]["split"] == split:
+            found.append((sum(settings[name] == files.settings[name] for name in ("model", "rounds")), result))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _gains(files: Files, other: dict | None) -> str:
+    """Who gains and who loses against another run, as a rule against being alone."""
+    if other is None or files.result is None:
+        return ""
+    before = {row["id"]: row["accuracy"] for row in other["per_client"] if row["accuracy"] is not None}
+    rows = [(row["accuracy"] - before[row["id"]], row) for row in files.result["per_client"]
+            if row["accuracy"] is not None and row["id"] in before]  # fmt: skip
+    if not rows:
+        return ""
+    rows.sort(key=lambda pair: (pair[0], pair[1]["id"]))
+    gains = [gain for gain, _ in rows]
+    what = "being alone" if other["method"] == ALONE else other["method"]
+    more, less = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    note = f"{count(more)} of {_many(len(gains), 'client')} gain against {what}, {count(less)} lose: from {_points(gains[0])} to "
+    note += f"{_points(gains[-1])} points, {_points(sum(gains) / len(gains))} on average."
+    heads = ["client", "rows", files.result["method"], other["method"], "points"]
+    lines = [[files.name(row["id"]), row["n"], percent(row["accuracy"]), percent(before[row["id"]]), _points(gain)]
+             for gain, row in rows]  # fmt: skip
+    title = f"Gain against {what}"
+    numbers = charts.table(heads, lines)
+    if len(rows) > MOST_COLUMNS:
+        return f'<div class="below">{_gain_histogram(title, gains, note, numbers)}</div>'
+    names, ends = [line[0] for line in lines], [(0, "loses most"), (len(rows), "gains most")] if len(rows) > 2 else []
+    drawn = charts.columns(title, names, gains, _points, "client", "points", ends, note, wide=True, numbers=numbers)
+    return f'<div class="below">{drawn}</div>'
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
+def _gain_histogram(title: str, gains: list[float], note: str, numbers: str) -> str:
+    marks = charts.ticks(min(gains), max(gains), 20)
+    step = marks[1] - marks[0]
+    counts = [0] * (len(marks) - 1)
+    for gain in gains:
+        counts[min(int((gain - marks[0]) / step), len(counts) - 1)] += 1
+    names = [f"{_points(low)} to {_points(low + step)} points" for low in marks[:-1]]
+    places = [(i, _points(mark)) for i, mark in enumerate(marks) if i % 4 == 0]
+    return charts.columns(title, names, counts, count, "points", "clients", places, note, wide=True, numbers=numbers)
 
 
 def _histogram(
@@ -291,6 +463,51 @@ def _confusion(result: dict | None) -> str:
     shares = [[n / (sum(row) or 1) for n in row] for row in matrix]
     drawn = charts.heat("Confusion matrix", classes, classes, matrix, shares, "true", "predicted", note, "the true class")
     return f'<div class="grid2">{drawn}{listed}</div>'
+
+
+def _latent(files: Files) -> str:
+    """Test rows in the plane by their place in the latent space: at the end, and at the rounds kept before."""
+    paths = sorted((files.folder / "latent").glob("round-*.safetensors")) + [files.folder / "latent" / "kept.safetensors"]
+    kept = [_tensors(path) for path in paths if path.is_file()]
+    if not kept:
+        return ""
+    classes, flat = files.settings["data"]["classes"], None
+    drawn = []
+    for number, (round, tensors) in enumerate(kept):
+        if len(tensors["z"]) < 8 or not all(map(math.isfinite, tensors["z"].sum(1))):
+            continue
+        flat = _plane(tensors["z"], flat)
+        last = number == len(kept) - 1
+        true, taken = ([str(classes[i]) if i >= 0 else "unknown" for i in tensors[name]] for name in ("y", "guess"))
+        note = f"{count(len(true))} test rows by t-SNE, coloured by their true class; stars are the centroids of the classes. "
+        note += "Choose a class to see it alone, or what is taken for a class."
+        drawn.append(charts.scatter(
+            f"Latent space, round {round}", [float(x) for x in flat[:, 0]], [float(y) for y in flat[:, 1]], true, taken,
+            [*map(str, classes), "unknown"], note if last else "", "Taken for", centroids=True, small=not last,
+        ))  # fmt: skip
+    earlier = f'<div class="grid3 below">{"".join(drawn[:-1])}</div>' if len(drawn) > 1 else ""
+    return drawn[-1] + earlier if drawn else ""
+
+
+def _tensors(path: Path) -> tuple[str, dict[str, Any]]:
+    """Round and arrays of a kept latent space."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            return file.metadata()["round"], {name: file.get_tensor(name) for name in ("z", "y", "guess")}
+    except (SafetensorError, TypeError) as error:
+        raise Mistake(f"{path} is not readable ({error}); leave the folder latent away, or repeat the run.") from None
+
+
+def _plane(z: Any, before: Any) -> Any:
+    """t-SNE, begun where the rows lay before, so that one picture can be compared with the next. Repeats on one machine."""
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    start = "pca" if before is None else (before / before.std(0).max() * 1e-4).astype("float32")
+    with threadpool_limits(limits=1):
+        return TSNE(2, perplexity=min(30.0, len(z) / 4), init=start, random_state=0).fit_transform(z)
 
 
 def _costs(messages: list[dict], times: list[dict]) -> str:
@@ -358,33 +575,47 @@ def _time(times: list[dict]) -> str:
     return charts.columns("Seconds per round", names, values, seconds, "round", "seconds", places, note, height=150)
 
 
-def _split(split: dict | None, classes: list[str]) -> str:
-    """Who holds what, as far as split.json tells: it has the given labels, and of the unlabelled rows only their number."""
+def _split(files: Files, classes: list[str]) -> str:
+    """Who holds what, as far as split.json tells: given labels, and rows by their true class."""
+    split = files.split
     if split is None:
         return '<p class="aside">There is no split.json in this folder.</p>'
-    holders = [(str(i), part) for i, part in enumerate(split["clients"])]
+    own = split.get("groups") is not None
+    holders = [(files.name(i) if own else str(i), part) for i, part in enumerate(split["clients"])]
+    truth = [line["classes"] for line in split.get("table", [])]
     few = ""
     if len(holders) > MOST_ROWS:
         few = f"{MOST_ROWS} of the {count(len(holders))} clients, evenly taken."
-        holders = [holders[i * len(holders) // MOST_ROWS] for i in range(MOST_ROWS)]
+        taken = [i * len(holders) // MOST_ROWS for i in range(MOST_ROWS)]
+        truth = [truth[i] for i in [*taken, *range(len(holders), len(truth))]] if truth else []
+        holders = [holders[i] for i in taken]
     at_clients = len(holders)
     holders += [("server", split["server"])] if split["server"] else []
-    own = _first_foreign(split)
-    rows = {kind: [sum(row < own for row in part[kind]) for _, part in holders] for kind in ("labelled", "unlabelled")}
+    first = _first_foreign(split)
+    rows = {kind: [sum(row < first for row in part[kind]) for _, part in holders] for kind in ("labelled", "unlabelled")}
     if split["foreign"]:
-        rows["irrelevant"] = [sum(row >= own for row in part["labelled"] + part["unlabelled"]) for _, part in holders]
+        rows["irrelevant"] = [sum(row >= first for row in part["labelled"] + part["unlabelled"]) for _, part in holders]
     rows = {kind: counts for kind, counts in rows.items() if any(counts)}
-    names = [name if name == "server" else f"client {name}" for name, _ in holders]
+    names = [name if own or name == "server" else f"client {name}" for name, _ in holders]
     sizes = charts.bars("Rows per client", names, rows, count, "client", few)
-    if len(classes) > MOST_CLASSES or not any(part["labels"] for _, part in holders):
+    if len(classes) > MOST_CLASSES:
         return sizes
-    counts = [[part["labels"].count(c) for c in range(len(classes))] for _, part in holders]
+    given = [[part["labels"].count(c) for c in range(len(classes))] for _, part in holders]
+    who, drawn = [name for name, _ in holders], ""
+    if truth and truth != given:
+        note = f"{few} Labelled and unlabelled rows by their true class; what nobody knows and foreign rows are left out."
+        drawn += _holdings("Rows per client and class", who, classes, truth, at_clients, note)
+    note = f"{few} Given labels" + ("." if truth else "; the classes of unlabelled rows are not in split.json.")
+    drawn += _holdings("Labels per client and class", who, classes, given, at_clients, note)
+    return f'<div class="grid2">{drawn}{sizes}</div>'
+
+
+def _holdings(title: str, who: list[str], classes: list[str], counts: list[list[int]], at_clients: int, note: str) -> str:
     most = max(map(max, counts[:at_clients])) or max(map(max, counts))  # a server with many labels does not pale the clients
+    if not most:
+        return ""
     shares = [[min(n / most, 1.0) for n in line] for line in counts]
-    note = f"{few} Given labels; the classes of unlabelled rows are not in split.json."
-    who = [name for name, _ in holders]
-    heat = charts.heat("Labels per client and class", who, classes, counts, shares, "client", "class", note.strip())
-    return f'<div class="grid2">{heat}{sizes}</div>'
+    return charts.heat(title, who, classes, counts, shares, "client", "class", note.strip())
 
 
 def _first_foreign(split: dict) -> float:
@@ -431,15 +662,20 @@ def _command(settings: dict, split: dict | None) -> str:
 
 
 def write_label(folder: Path, summary: dict[str, Any]) -> Path:
-    """Make report.html of a label job.
+    """Make report.html of a label job."""
+    return _save(Path(folder), label_page(summary))
+
+
+def label_page(summary: dict[str, Any]) -> str:
+    """The page of a label job.
 
     `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that
     have this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (share of new labels that are right, or
-    None); `classes`; `expected` with accuracy, alone, n, calibration [{from, to, n, right}] (or None); `settings`, `seconds`,
-    `protocol`, `seed_note`, `warnings`, `version`, `command`; `bytes_by_step` [{step, direction, bytes, messages, reveals}];
-    `graph` with x, y, cls, party (or None): a sample laid out in the plane, classes and parties by name or number, −1 for none.
+    None), and other_accuracy {baseline: share} if there are any; `classes`; `expected` with accuracy, alone, n, calibration
+    [{from, to, n, right}] (or None); `settings`, `seconds`, `protocol`, `seed_note`, `warnings`, `version`, `command`;
+    `bytes_by_step` [{step, direction, bytes, messages, reveals}]; `graph` with x, y, cls, party (or None): a sample laid out in
+    the plane, classes and parties by name or number, −1 for none.
     """
-    folder = Path(folder)
     sections = [
         ("Parties", _parties(summary)),
         ("Together and alone", _together(summary)),
@@ -451,7 +687,7 @@ def write_label(folder: Path, summary: dict[str, Any]) -> Path:
     ]
     names = _many(len(summary["parties"]), "party").replace("partys", "parties")
     foot = f"Made by Grapevine {text(summary['version'])}. {text(summary['seed_note'])}"
-    return _save(folder, page.page(f"Labels for {names}", _label_head(summary, names), sections, foot))
+    return page.page(f"Labels for {names}", _label_head(summary, names), sections, foot)
 
 
 def _label_head(summary: dict, names: str) -> str:
@@ -499,15 +735,25 @@ def _new(party: dict) -> int:
 
 
 def _parties(summary: dict) -> str:
+    others = _baselines(summary["parties"])
     heads = ["party", "rows", "came labelled", "new labels", "left without", "right", "right alone"]
-    rows = [[p["name"], p["rows"], p["labelled"], _new(p), p["abstained"],
-             None if p["accuracy"] is None else percent(p["accuracy"]),
-             None if p["alone_accuracy"] is None else percent(p["alone_accuracy"])] for p in summary["parties"]]  # fmt: skip
+    heads += [f"right {OTHERS.get(name, name)}" for name in others]
+    rows = []
+    for p in summary["parties"]:
+        right = [p["accuracy"], p["alone_accuracy"], *(p["other_accuracy"].get(name) for name in others)]
+        told = [None if value is None else percent(value) for value in right]
+        rows.append([p["name"], p["rows"], p["labelled"], _new(p), p["abstained"], *told])
     note = ""
     if summary["expected"] and all(p["accuracy"] is None for p in summary["parties"]):
         told = f"No truth was given: {percent(summary['expected']['accuracy'])} is the expected accuracy over all parties."
         note = f'<p class="aside">{text(told)}</p>'
     return f'<div class="card">{charts.table(heads, rows)}{note}</div>'
+
+
+def _baselines(parties: list[dict]) -> list[str]:
+    """What else was tried, beside each party alone, and could be measured."""
+    known = {name: value for p in parties for name, value in p.get("other_accuracy", {}).items() if value is not None}
+    return [name for name in known if name != "alone"]
 
 
 def _together(summary: dict) -> str:
@@ -520,6 +766,8 @@ def _together(summary: dict) -> str:
         if len(known) > MOST_BARS:
             known, note = known[:MOST_BARS], f"{note} The {MOST_BARS} worst of {len(known)}."
         values = {"together": [p["accuracy"] for p in known], "alone": [p["alone_accuracy"] for p in known]}
+        for name in _baselines(parties):
+            values[OTHERS.get(name, name)] = [p["other_accuracy"].get(name) for p in known]
         drawn = charts.bars(
             "Together and alone", [p["name"] for p in known], values, percent, "party", note, beside=True, most=1.0
         )
