@@ -10,8 +10,9 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from grapevine import core, graph, methods, pseudo, semi, vectors, wire
+from grapevine import bases, core, experiment, graph, methods, pseudo, semi, vectors, wire
 from grapevine.core import Server
 from grapevine.crypto.hamming import Plain
 from grapevine.crypto.stream import context, hkdf
@@ -20,8 +21,8 @@ from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.experiment import Experiment, model_source
 from grapevine.methods import fedmatch, fedrgd, fedsiam, fixmatch, protofssl
-from grapevine.models import build
-from grapevine.simulate import Simulation
+from grapevine.models import StaticBatchNorm2d, build
+from grapevine.simulate import Fault, Simulation
 from grapevine.store import Memory
 
 W, B = "head.weight", "head.bias"
@@ -290,7 +291,7 @@ def test_fixmatch_with_labels_at_the_server_trains_there_after_the_average(digit
 def test_fixmatch_leaves_out_who_took_no_step(digits):
     m = methods.FixMatch(threshold=1.0, lr=0.1, epochs=1)
     f = Federation(digits, m, labelled=(6, 0), unlabelled=(8, 9))
-    replies = f.server.ask(m.train, weights=f.state["weights"], c={}, lr=0.1, round=0)
+    replies = f.server.ask(m.train, weights=f.state["weights"], control={}, lr=0.1, round=0)
     assert replies[1] == dict(n=0)  # nothing labelled, nothing confident
     after = f.round()["weights"]
     assert all(torch.equal(after[name], value) for name, value in replies[0]["weights"].items())
@@ -299,7 +300,7 @@ def test_fixmatch_leaves_out_who_took_no_step(digits):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [(dict(pseudo_labels="both"), "local or global"), (dict(base="fedsgd"), "fedavg"), (dict(base="scaffold"), "momentum=0"),
-     (dict(ratio=0), "ratio=0, and must be 1 or more")],
+     (dict(ratio=0), "ratio=0 cannot work: take 1 or more")],
 )  # fmt: skip
 def test_fixmatch_refuses(digits, settings, says):
     with pytest.raises(Mistake, match=says):
@@ -663,11 +664,11 @@ def slow_episode(m, f, S, yS, Q, yQ, U, helpers):
 @pytest.mark.parametrize("alternative", [False, True])
 def test_protofssl_episode_against_the_equations(digits, preset, alternative):
     m = methods.ProtoFSSL(helpers=2, unlabelled=5, temperature=0.7, preset=preset, alternative=alternative)
-    f = Federation(digits, m, labelled=(20, 4), unlabelled=(8, 9))
+    f = Federation(digits, m, labelled=(20, 4), unlabelled=(8, 9), model="mlp")
     data = f.data[0]
     helpers = [helper(1, {0, 1, 2, 3, 4, 5, 6, 7, 9}), helper(2, set(range(1, 10)))]
     theirs = protofssl.stack(dict(enumerate(helpers)), "cpu")
-    client, model = f.client(0), f.server.model()  # features of a linear model are the row itself
+    client, model = f.client(0), f.server.model()
     small = 0.05 if preset == "paper" else 1.0  # distances that leave more than one class likely
 
     class Scaled(torch.nn.Module):
@@ -741,9 +742,9 @@ def test_protofssl_noise_has_its_deviation_and_is_new_each_time(digits):
 
 def test_protofssl_refuses_where_no_client_has_two_labels_of_a_class(digits):
     with pytest.raises(Mistake, match="two labels of one class"):
-        Federation(digits, methods.ProtoFSSL(helpers=2), labelled=(1, 0))
-    with pytest.raises(Mistake, match="helpers=5 are more"):
-        Federation(digits, methods.ProtoFSSL())
+        Federation(digits, methods.ProtoFSSL(helpers=2), labelled=(1, 0), model="mlp")
+    with pytest.raises(Mistake, match="none to learn"):
+        Federation(digits, methods.ProtoFSSL(helpers=2), model="linear")
 
 
 # ---------------------------------------------------------------- network, per-client LP, FedSem+
@@ -876,3 +877,250 @@ def test_xclp_averages_uniformly_what_two_streams_learn(digits):
         )
         each.append(double(model.state()))
     close(after, {name: sum(w[name] for w in each) / 3 for name in after})
+
+
+# ---------------------------------------------------------------- InitializeModelParameters
+
+
+def test_nt_xent_against_loops():
+    draw = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(4, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    z = [row / row.norm() for row in torch.cat([a, b])]
+    total = 0.0
+    for i in range(8):
+        others = sum(math.exp(z[i] @ z[k] / 0.3) for k in range(8) if k != i)
+        total -= math.log(math.exp(z[i] @ z[(i + 4) % 8] / 0.3) / others)
+    assert semi.nt_xent(a, b, 0.3).item() == pytest.approx(total / 8)
+    # By hand: views that agree, at right angles to the other row: −log(e^(1/τ) / (e^(1/τ) + 2)).
+    eye = torch.eye(2)
+    assert semi.nt_xent(eye, eye, 1.0).item() == pytest.approx(math.log(1 + 2 / math.e))
+    assert semi.nt_xent(eye[:1], eye[:1], 1.0).item() == 0  # nothing to tell it from
+    assert semi.nt_xent(eye[:0], eye[:0], 1.0).item() == 0
+    with pytest.raises(Mistake, match="temperature=0"):
+        semi.nt_xent(eye, eye, 0.0)
+
+
+XCLP_SMALL = dict(bits=128, neighbours=4, alpha=0.9, epochs=1, hamming=Plain())
+
+
+def test_contrastive_first_stage_averages_features_and_leaves_head_and_labels_alone(digits):
+    m = methods.XCLP(init="contrastive", warmup=0.5, lr=0.05, batch=2, **XCLP_SMALL)
+    f = Federation(digits, m, labelled=(6, 4), unlabelled=(8, 9), model="mlp")
+    start, projector = f.state["weights"], f.state["projector"]
+    state = f.round()
+    lr, each, heads = pseudo.cosine(0.05, 0, 2), [], []
+    for i, d in f.data.items():
+        model, head = f.server.model(start), pseudo.projector(64, torch.Generator())
+        head.load_state_dict(projector)
+        pseudo.contrast(model, head, d.unlabelled, lr, 1, stream(i, "contrast", 0), 4, 0.5, m.weight_decay)
+        each.append(double(model.state()))
+        heads.append(double(head.state_dict()))
+    for name, value in state["weights"].items():
+        if name.startswith("head."):
+            assert torch.equal(value, start[name])
+        else:
+            assert not torch.equal(value, start[name])
+            torch.testing.assert_close(value.double(), (each[0][name] + each[1][name]) / 2)
+    close(state["projector"], {name: (heads[0][name] + heads[1][name]) / 2 for name in heads[0]})
+    f.round()
+    f.server.account.drain()
+    f.round()
+    steps = {line["step"] for line in f.server.account.drain()}
+    assert steps == {"embed", "spread", "train"}  # the first stage is over
+
+
+def test_contrast_brings_views_together(digits):
+    rows = digits.split(clients=2, labels="clients:60", seed=1).client(0).unlabelled.take(torch.arange(300))
+    model = build("cnn", tuple(rows.inputs(slice(0, 1)).shape[1:]), 10)
+    head = pseudo.projector(model.features_dim, torch.Generator())
+    views = [Views(rows).strong(torch.arange(100), torch.Generator().manual_seed(i)) for i in (1, 2)]
+    loss = lambda: semi.nt_xent(*(head(model.features(x)) for x in views), 0.5).item()  # noqa: E731
+    before = loss()
+    assert pseudo.contrast(model, head, rows, 0.05, 20, torch.Generator(), 100, 0.5) == 60
+    assert loss() < before - 0.05
+    few = rows.take(torch.arange(11))
+    assert pseudo.contrast(model, head, few, 0.05, 3, torch.Generator(), 5, 0.5) == 6  # of 5 + 5 + 1 the last has no other
+
+
+def test_random_init_is_no_first_stage(digits):
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    runs = [
+        Experiment(methods.XCLP(**XCLP_SMALL, **how), split, model="mlp", rounds=2, per_round=3).run()
+        for how in (dict(init="random"), dict(warmup=0.0))
+    ]
+    assert wire.encode(runs[0].shared) == wire.encode(runs[1].shared)
+
+
+def test_pretrained_init_takes_the_weights_of_a_run(digits, tmp_path):
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    first = Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=1, out=tmp_path / "a").run()
+    m = methods.XCLP(init="pretrained", init_run=str(tmp_path / "a"), **XCLP_SMALL)
+    source = model_source(Experiment(m, split, model="mlp"))
+    server = Server(m, range(3), None, source, digits.classes)
+    assert all(torch.equal(w, first.shared["weights"][name]) for name, w in m.first_weights(server).items())
+    own = source.new(None, core.Meter()).state()
+    server = Server(m, range(3), None, source, tuple("abcdefghij"))  # other classes: their head says nothing here
+    taken = m.first_weights(server)
+    for name in own:
+        assert torch.equal(taken[name], own[name] if name.startswith("head.") else first.shared["weights"][name])
+    with pytest.raises(Mistake, match="fedavg with model mlp"):
+        Experiment(m, split, model="cnn", rounds=1).run()
+    with pytest.raises(Mistake, match="no model.safetensors"):
+        Experiment(replace(m, init_run=str(tmp_path)), split, model="mlp", rounds=1).run()
+
+
+@pytest.mark.parametrize("init", ["contrastive", "pretrained"])
+def test_init_repeats_in_strict_mode_and_after_a_break(digits, tmp_path, monkeypatch, init):
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    how = dict(init=init)
+    if init == "pretrained":
+        Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=1, out=tmp_path / "a").run()
+        how["init_run"] = str(tmp_path / "a")
+    m = methods.XCLP(**XCLP_SMALL, **how)
+    settings = dict(model="mlp", rounds=3, per_round=3)
+    whole = Experiment(m, split, **settings).run()
+    assert wire.encode(Experiment(m, split, mode="strict", **settings).run().shared) == wire.encode(whole.shared)
+
+    def stop(done, rounds, line):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Experiment(m, split, out=tmp_path / "cut", **settings).run(progress=stop)
+    after = Experiment(m, split, out=tmp_path / "cut", **settings).run(resume=True)
+    assert wire.encode(after.shared) == wire.encode(whole.shared) and after.history == whole.history
+
+
+# ---------------------------------------------------------------- SCAFFOLD when replies are lost
+
+
+@pytest.mark.parametrize("when", ["before", "in", "after"])
+@pytest.mark.parametrize(
+    "method", [methods.Scaffold(epochs=1), methods.NetworkLabels(base="scaffold", warmup=0.0, epochs=1)], ids=lambda m: m.name
+)
+def test_control_variate_of_the_server_stays_the_mean_of_the_clients(digits, method, when):
+    """c = Σ c_i / N is what the correction rests on: a client must not count a step that the server never heard of."""
+    f = Federation(digits, method, labelled=(6, 4, 5), unlabelled=(8, 9, 5), rounds=6)
+    f.simulation._faults = [Fault(1, "train", when=when, round=1), Fault(0, "train", when=when, round=2)]
+    for t in range(4):
+        f.server.now = t
+        f.round()
+    told = bases.control(f.state, "scaffold", range(3))
+    own = [bases.own_control(f.client(i), told[i]["control"]) for i in range(3)]
+    close(f.state["c"], {name: sum(double(c)[name] for c in own) / 3 for name in own[0]})
+    assert any(value.abs().max() > 1e-3 for value in f.state["c"].values())
+
+
+# ---------------------------------------------------------------- bad input
+
+
+NEGATIVE = [("weight", -1.0), ("weight_decay", -1.0), ("mu", -0.1), ("supervised", -1.0), ("l2", -1.0), ("noise", -1.0)]
+ZERO = [("lr", 0.0), ("temperature", 0.0), ("lr", float("nan")), ("epochs", 0), ("batch", -1), ("steps_per_round", 0)]
+SHARES = [("threshold", 1.5), ("threshold", -0.1), ("warmup", 2.0), ("momentum", -0.5), ("ema", 1.1), ("students", 2.0)]
+CLIENT_METHODS = ["fedavg", "fedprox", "scaffold", "xclp", "protofssl", "perclient-lp", "network", "fedsem", "fixmatch",
+                  "mixmatch", "fedmatch", "fedsiam", "fedrgd"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLIENT_METHODS)
+def test_numbers_that_cannot_work_are_refused_before_the_run(digits, name):
+    kind = methods.find(name)
+    known = {f.name for f in core.parameters(kind)}
+    tried = [(field, value) for field, value in NEGATIVE + ZERO + SHARES if field in known]
+    assert {"lr"} < {field for field, _ in tried}
+    split = digits.split(clients=2, labels="clients:60", seed=1)
+    for field, value in tried:
+        with pytest.raises(Mistake, match=rf"{name}: {field}={value:g} cannot work: take .*, as in --set {field}="):
+            Experiment(kind(**{field: value}), split, model="mlp", rounds=1).run()
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (methods.XCLP(init="simclr"), "init=simclr is not known: take supervised or contrastive"),
+        (methods.XCLP(init="pretrained"), "a folder goes with init=pretrained"),
+        (methods.XCLP(init_run="runs/a"), "a folder goes with init=pretrained"),
+        (methods.XCLP(neighbours=0), "neighbours=0 cannot work"),
+        (methods.XCLP(graph_clients=1), "graph_clients=1 is below --per-round 2"),
+        (methods.PerClientLP(alpha=1.0), "alpha=1 spreads without end"),
+        (methods.ProtoFSSL(), "helpers=5 are more than --per-round 2"),
+        (methods.ProtoFSSL(helpers=2, preset="mine"), "preset=mine is not known: take paper or code"),
+        (methods.FedMatch(), "helpers=2, and a client has 1 others"),
+        (methods.FedRGD(groups=3), "groups=3 are more than the 2 clients"),
+        (methods.FedSiam(upload="all"), "upload=all is not known: take both or layers"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_the_run(digits, method, says):
+    with pytest.raises(Mistake, match=says):
+        Federation(digits, method, model="mlp")
+
+
+@pytest.mark.parametrize("method", [methods.XCLP(), methods.NetworkLabels(), methods.FedSem()], ids=lambda m: m.name)
+def test_refuses_clients_of_whom_none_has_a_label(digits, method):
+    with pytest.raises(Mistake, match="no client has a labelled row"):
+        Federation(digits, method, labelled=(0, 0))
+
+
+def test_labels_at_the_server_that_are_not_used_are_said_once(digits, caplog):
+    split = digits.split(clients=2, labels="server:50,clients:60", seed=1)
+    Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=2).run()
+    assert [record.message for record in caplog.records] == [
+        "fedavg learns from the clients' labels alone: the server's 50 labelled rows are not used."
+    ]
+    caplog.clear()
+    Experiment(methods.FedAvg(epochs=1), digits.split(clients=2, labels="clients:60"), model="mlp", rounds=1).run()
+    Experiment(methods.FixMatch(epochs=1), split, model="mlp", rounds=1).run()  # uses them
+    assert not caplog.records
+
+
+def test_a_class_with_one_label_is_said_once(digits, caplog):
+    f = Federation(digits, methods.ProtoFSSL(helpers=2, support=3, query=4), labelled=(6, 14), model="mlp")
+    counts = [torch.bincount(d.labelled.y, minlength=10) for d in f.data.values()]
+    singles = sum(int((c == 1).sum()) for c in counts)
+    assert singles and any((c >= 2).any() for c in counts)
+    f.round()
+    f.round()
+    assert [record.message for record in caplog.records] == [
+        f"protofssl: {singles} times a client has one label of a class: it gives a prototype, and nothing to classify."
+    ]
+
+
+def test_protofssl_static_normalisation_keeps_the_last_batch(digits):
+    split = digits.split(clients=2, labels="clients:60", seed=1)
+    net = model_source(Experiment(methods.ProtoFSSL(), split, model="cnn", norm="sbn")).new(None, core.Meter())
+    layers = [m for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert len(layers) == 2 and not any(isinstance(m, StaticBatchNorm2d) for m in net.modules())
+    x = split.client(0).unlabelled.inputs(slice(0, 20))
+    for part in (x[:10], x[10:]):
+        net.train()(part)
+        seen = net.features[0](part)
+        torch.testing.assert_close(layers[0].running_mean, seen.mean((0, 2, 3)))
+
+
+# ---------------------------------------------------------------- a client's rows are not copied
+
+
+@pytest.mark.parametrize("name", CLIENT_METHODS)
+def test_no_step_holds_more_of_a_clients_rows_than_a_batch(digits, name, monkeypatch):
+    """Rows are gathered batch by batch from the one tensor that all clients share, however many a client has."""
+    small = dict(xclp=dict(bits=64), protofssl=dict(helpers=1), mixmatch=dict(epochs=1), fedmatch=dict(helpers=1))
+    method = methods.find(name)(**small.get(name, {}))
+    split = digits.split(clients=2, labels="clients:200", seed=1, validation=0.0)
+    taken, get = [], Tensor.__getitem__
+
+    def seen(x, at):
+        out = get(x, at)
+        if x is split.x:
+            taken.append(len(out))
+        return out
+
+    monkeypatch.setattr(Tensor, "__getitem__", seen)
+    Experiment(method, split, model="mlp", rounds=2, per_round=2).run()
+    monkeypatch.undo()
+    rows = [len(p.labelled) + len(p.unlabelled) for p in split.parts]
+    assert min(rows) > 600
+    assert taken and max(taken) <= 500
+    for i in range(2):
+        data = split.client(i)
+        for part in (data.labelled, data.unlabelled):
+            assert part.x.data_ptr() == split.x.data_ptr()

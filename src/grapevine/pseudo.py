@@ -1,4 +1,5 @@
-"""What methods with pseudo-labels share: two stages, the ratio of labelled clients, batches in two streams, gradient diversity.
+"""What methods with pseudo-labels share: two stages and what the first may be, the ratio of labelled clients, batches in two
+streams, gradient diversity.
 
 FedAvg+XCLP, FedAvg+perclientLP, FedAvg+network and FedSem+ differ in where pseudo-labels come from; the rest is here. FixMatch,
 MixMatch, FedSiam and FedRGD take their batches from `streams`.
@@ -6,19 +7,24 @@ MixMatch, FedSiam and FedRGD take their batches from `streams`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from safetensors import safe_open
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grapevine.core import Id, Server
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
+from grapevine.errors import Mistake
+from grapevine.heads import linear
 from grapevine.learn import Weights
-from grapevine.models import Network
-from grapevine.semi import gradient_diversity, one_hot
+from grapevine.models import BatchNorm1d, Network
+from grapevine.semi import gradient_diversity, nt_xent, one_hot
 
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 
@@ -32,6 +38,54 @@ def stage_of(server: Server, warmup: float, round: int) -> tuple[int, int, int]:
 def cosine(lr: float, round: int, rounds: int) -> float:
     """The learning rate of a round: a fresh cosine schedule in every stage."""
     return lr * (1 + math.cos(math.pi * round / (T_MAX * rounds))) / 2
+
+
+def pretrained(own: Weights, folder: str, classes: tuple[str, ...]) -> Weights:
+    """The network's first weights, replaced by those of a finished run: all of its features, and its head if that run's classes
+    were the same."""
+    path = Path(folder) / "model.safetensors"
+    if not path.exists():
+        raise Mistake(f"{folder} holds no model.safetensors: give the folder of a finished `grapevine train` run.")
+    begin = "shared/weights/"
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["grapevine"])
+        theirs = {name.removeprefix(begin): file.get_tensor(name) for name in file.keys() if name.startswith(begin)}
+    wanted = [name for name in own if name.startswith("features.") or about["classes"] == list(classes) and name in theirs]
+    for name in wanted:
+        if name not in theirs or theirs[name].shape != own[name].shape:
+            raise Mistake(
+                f"the run in {folder} ({about['method']} with model {about['model']}) has no '{name}' that fits: take one with "
+                "the same --model and --norm, on rows of the same shape."
+            )
+    return own | {name: theirs[name] for name in wanted}
+
+
+def projector(width: int, rng: torch.Generator) -> nn.Sequential:
+    """SimCLR's g: from feature vectors to 128 dimensions, through a hidden layer as wide as the features, normalised by batch."""
+    return nn.Sequential(linear(width, width, rng), BatchNorm1d(width), nn.ReLU(), linear(width, 128, rng))
+
+
+def contrast(
+    model: Network, projector: nn.Module, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int,
+    temperature: float, weight_decay: float = 0.0, momentum: float = 0.9,
+) -> int:  # fmt: skip
+    """SGD on SimCLR's loss between two strong views of every row, labels unseen; the number of steps. Rows alone are skipped."""
+    model.train()
+    model.use_rng(rng)
+    views = Views(rows)
+    trained = [*model.features.parameters(), *projector.parameters()]
+    optimiser = torch.optim.SGD(trained, lr, momentum, weight_decay=weight_decay)
+    steps = 0
+    for _ in range(epochs):
+        for at in torch.randperm(len(rows), generator=rng).split(batch):
+            if len(at) < 2:  # nothing to tell it from
+                continue
+            z = projector(model.features(torch.cat([views.strong(at, rng), views.strong(at, rng)])))
+            optimiser.zero_grad()
+            nt_xent(*z.chunk(2), temperature).backward()
+            optimiser.step()
+            steps += 1
+    return steps
 
 
 def plateau(rate: dict, loss: float, patience: int) -> dict:

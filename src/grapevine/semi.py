@@ -167,6 +167,20 @@ def byol_loss(prediction: Tensor, target: Tensor) -> Tensor:
     return _mean(2 - 2 * F.cosine_similarity(prediction, target.detach(), dim=-1), None)
 
 
+def nt_xent(a: Tensor, b: Tensor, temperature: float) -> Tensor:
+    """SimCLR's loss over the projections of two views of every row (Chen et al. 2020, equation 1 and Algorithm 1).
+
+    The mean over all 2N projections of −log(exp(s_ij/τ) / Σ_{k≠i} exp(s_ik/τ)), s being cosines and j the other view of i.
+    """
+    if not temperature > 0:
+        raise Mistake(f"temperature={temperature} cannot divide cosines: choose more than 0 (0.5 in SimCLR).")
+    if not len(a):
+        return (a.sum() + b.sum()) * 0
+    z = F.normalize(torch.cat([a, b]), dim=1)
+    s = (z @ z.T / temperature).masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -math.inf)
+    return F.cross_entropy(s, torch.arange(len(z), device=z.device).roll(len(a)))
+
+
 def _mean(loss: Tensor, weight: Tensor | None) -> Tensor:
     if weight is not None:
         loss = loss * weight.to(loss.dtype)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import average, fit
@@ -28,6 +29,10 @@ class FedAvg(Method):
     batch: int = param(50, "B", "batch size of the clients")
     momentum: float = param(0.0, "", "momentum of the clients' SGD, forgotten between rounds")
     weight_decay: float = param(0.0, "", "L2 penalty of the clients' SGD")
+
+    def check(self, server: Server) -> None:
+        bases.check_fields(self, least=dict(epochs=1, batch=1, weight_decay=0), above=["lr"], shares=["momentum"])
+        bases.note_unused_labels(self, server)
 
     @step
     def train(self, client: Client, weights: dict, round: int) -> dict:
@@ -57,7 +62,9 @@ class Supervised(FedAvg):
     pretrain: int = param(0, "", "passes over the server's rows before the first round")
 
     def check(self, server: Server) -> None:
-        if (self.server_epochs or self.pretrain) and (server.data is None or not len(server.data)):
+        least = dict(epochs=1, batch=1, weight_decay=0, server_epochs=0, server_batch=1, pretrain=0)
+        bases.check_fields(self, least, above=["lr"], shares=["momentum"])
+        if (self.server_epochs or self.pretrain) and not bases.has_rows(server):
             raise Mistake("supervised: server_epochs and pretrain need labels at the server: say --labels server:500.")
 
     def round(self, server: Server, state: dict) -> dict:

@@ -5,10 +5,14 @@ Exchanges of a round after set-up: `embed` (weights down, hashes up), `spread`, 
 class weights, with mlwe or paillier two more, with ot four more. Hyperplanes come from the run's seed (a simulation must
 repeat); masks and keys come from the operating system.
 
-Departures: two stages as in the authors' runs (appendix A.2), the first on labelled rows alone; the driver keeps the best state
-on validation, so the first stage competes. Schedules are relative to the stage. The graph may hold more clients than train
-(`graph_clients`): P is any set. `preset=code`: augmented rows in the graph, similarities cubed, Y divided by class counts,
-weights divided by their maximum, class weights in the loss.
+Line 1 is a field: `init=supervised` is a first stage on labelled rows alone, as in the authors' runs (appendix A.2);
+`init=contrastive` a first stage of SimCLR (Chen et al. 2020) on unlabelled rows, averaged as FedAvg does; `init=pretrained` takes
+the weights of the run in `init_run`; `init=random` takes the network as it is built. The last two have no first stage.
+
+Departures: the driver keeps the best state on validation, so the first stage competes. Schedules are relative to the stage. `lr`
+is one number (the authors take 0.1 for fewer than 50 labels a batch and 0.3 for 50 on CIFAR-10, 0.5 on CIFAR-100, 1.0 on
+Mini-ImageNet). The graph may hold more clients than train (`graph_clients`): P is any set. `preset=code`: augmented rows in the
+graph, similarities cubed, Y divided by class counts, weights divided by their maximum, class weights in the loss.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ import numpy as np
 import torch
 
 from grapevine import bases, graph, pseudo
-from grapevine.core import Client, Id, Method, Server, param, party_name, step
+from grapevine.core import Client, Id, Method, Server, counted, param, party_name, step
 from grapevine.crypto import session, sums
 from grapevine.crypto.hamming import Group, Psm, SecureHamming
 from grapevine.data.augment import Views
 from grapevine.errors import Mistake
+from grapevine.learn import average
 from grapevine.methods.xclp import XCLP as Algorithm1
 
 
@@ -40,7 +45,10 @@ class XCLP(Method):
     hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain")
     preset: str = param("paper", "", "paper, or code: what the authors' released code does")
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train")
-    warmup: float = param(0.5, "", "share of the rounds in stage 1, on labelled rows alone")
+    init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random")
+    init_run: str = param("", "", "with init=pretrained: the folder of a finished run with the same model")
+    warmup: float = param(0.5, "", "with init=supervised or contrastive: share of the rounds in stage 1")
+    temperature: float = param(0.5, "τ", "of the contrastive loss, with init=contrastive")
     base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
     mu: float = param(0.01, "μ", "proximal term, for base=fedprox")
     lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards")
@@ -55,11 +63,18 @@ class XCLP(Method):
 
     def check(self, server: Server) -> None:
         self.algorithm1.check()
-        bases.check(self.name, self.base)
-        if not self.neighbours:
-            raise Mistake("xclp: neighbours=0: in training take a number, as in --set neighbours=10.")
-        if not 0 <= self.warmup <= 1:
-            raise Mistake(f"xclp: warmup={self.warmup:g} is a share of the rounds: take 0 to 1.")
+        bases.check(self)
+        bases.check_words(self, init=("supervised", "contrastive", "pretrained", "random"))
+        least = dict(neighbours=1, graph_clients=0, epochs=1, batch=1, weight_decay=0)
+        bases.check_fields(self, least, above=["lr", "temperature"], shares=["warmup"])
+        if (self.init == "pretrained") != bool(self.init_run):
+            raise Mistake(
+                f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained, and only there."
+            )
+        if self.init == "contrastive" and server.model().features_dim is None:
+            raise Mistake("xclp: init=contrastive needs the length of the network's feature vectors: give it a `features_dim`.")
+        self.first_weights(server)
+        bases.note_unused_labels(self, server)
         if self.graph_clients and self.graph_clients < server.per_round:
             raise Mistake(f"xclp: graph_clients={self.graph_clients} is below --per-round {server.per_round}.")
         if max(self.graph_clients, server.per_round) < 2:
@@ -83,11 +98,23 @@ class XCLP(Method):
         return {}
 
     @step
-    def pretrain(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
-        """Stage 1: ClientUpdate on the labelled rows alone."""
+    def contrast(self, client: Client, weights: dict, projector: dict, lr: float, round: int) -> dict:
+        """Stage 1 with init=contrastive: the features and SimCLR's projector, on the unlabelled rows."""
+        model, rows = client.model(weights), client.data.unlabelled
+        head = pseudo.projector(model.features_dim, client.rng("projector"))
+        head.load_state_dict(projector)
+        counted(head, client.meter).to(rows.device)
+        steps = pseudo.contrast(model, head, rows, lr, self.epochs, client.rng("contrast", round), 2 * self.batch,
+                                self.temperature, self.weight_decay)  # fmt: skip
+        features = {name: w for name, w in model.state().items() if name.startswith("features.")}
+        return dict(weights=features, projector={name: w.cpu() for name, w in head.state_dict().items()}, n=int(steps > 0))
+
+    @step
+    def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
+        """Stage 1 with init=supervised: ClientUpdate on the labelled rows alone."""
         rows = client.data.labelled
         nothing = torch.full((len(client.data.unlabelled),), -1)
-        return self._update(client, weights, c, lr, round, nothing, torch.zeros(len(nothing)), None, len(rows))
+        return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)), None, len(rows))
 
     @step
     def prelude(self, client: Client) -> dict:
@@ -104,7 +131,9 @@ class XCLP(Method):
         group = Group({}, counts, self.bits, round, tuple(roster))
         labelled = np.zeros(counts[client.name], bool)
         labelled[: len(client.data.labelled)] = True
-        reply = self.algorithm1.share(client, self.features(client, weights, round), labelled, group, preludes)
+        V = self.features(client, weights, round)
+        client.meter.add(2 * V.size * self.bits)  # the rows' products with the hyperplanes
+        reply = self.algorithm1.share(client, V, labelled, group, preludes)
         if self.preset == "code":
             reply["classes"] = self._masked(client, "labels", round, 0, counts, client.data.labelled.y)
         return reply
@@ -116,6 +145,7 @@ class XCLP(Method):
         Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
         if len(classes):
             Y = Y / np.maximum(classes, 1)
+        client.meter.add(2 * sum(counts.values()) * Y.size)  # Z̄ = S_L Y_L
         self.algorithm1.contribute(client, Y, columns, counts, total)
         return self.algorithm1.mask(client, round, attempt, parties)
 
@@ -131,8 +161,8 @@ class XCLP(Method):
         return dict(counts=self._masked(client, "classes", round, attempt, trainers, y))
 
     @step
-    def train(self, client: Client, weights: dict, c: dict, lr: float, round: int, rows: np.ndarray, parties: dict, attempt: int,
-              class_weight: torch.Tensor) -> dict:  # fmt: skip
+    def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: np.ndarray, parties: dict,
+              attempt: int, class_weight: torch.Tensor) -> dict:  # fmt: skip
         """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
         if self.preset != "code":
             self._receive(client, rows, parties, round, attempt)
@@ -140,7 +170,8 @@ class XCLP(Method):
         labels, confidence = found["labels"], found["confidence"]
         client.judge(labels, (labels >= 0) & (confidence > 0))
         n = len(client.data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        return self._update(client, weights, c, lr, round, labels, confidence, class_weight if len(class_weight) else None, n)
+        class_weight = class_weight if len(class_weight) else None
+        return self._update(client, weights, control, lr, round, labels, confidence, class_weight, n)
 
     def _masked(self, client: Client, what: str, round: int, attempt: int, parties: dict, y: torch.Tensor) -> np.ndarray:
         """Class counts of y for a secure sum."""
@@ -149,14 +180,14 @@ class XCLP(Method):
         counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy().astype(np.uint64)
         return sums.sum_share(client.name, secrets, occasion, counts)
 
-    def _update(self, client: Client, weights: dict, c: dict, lr: float, round: int, labels: torch.Tensor,
+    def _update(self, client: Client, weights: dict, control: dict, lr: float, round: int, labels: torch.Tensor,
                 confidence: torch.Tensor, class_weight: torch.Tensor | None, n: int) -> dict:  # fmt: skip
         def train(model, adjust):
             return pseudo.two_streams(model, client.data.labelled, client.data.unlabelled, labels, confidence, lr, self.epochs,
                                       client.rng("train", round), self.batch, self.weight_decay, class_weight=class_weight,
                                       augment=self.augment, adjust=adjust)  # fmt: skip
 
-        return bases.client_update(client, self.base, weights, c, lr, self.mu, train, n)
+        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
 
     def _receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> None:
         """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
@@ -189,21 +220,39 @@ class XCLP(Method):
         met = server.ask(self.meet, to=hello, offers={party_name(id): reply["offer"] for id, reply in hello.items()})
         letters = {id: {party_name(o): met[o]["letters"][party_name(id)] for o in met if o != id} for id in met}
         ready = server.ask(self.learn_seed, each={id: dict(letters=letters[id]) for id in met})
-        return dict(bases.first_state(server, self.base), round=0, rows={id: hello[id]["rows"] for id in ready},
-                    labels={id: hello[id]["labels"] for id in ready})  # fmt: skip
+        labels = {id: hello[id]["labels"] for id in ready}
+        bases.check_labelled(self, labels)
+        first = dict(bases.first_state(server, self.base), weights=self.first_weights(server), projector={})
+        if self.init == "contrastive":
+            first["projector"] = pseudo.projector(server.model().features_dim, server.rng("projector")).state_dict()
+        return dict(first, round=0, rows={id: hello[id]["rows"] for id in ready}, labels=labels)
+
+    def first_weights(self, server: Server) -> dict:
+        """InitializeModelParameters, as far as it needs nobody."""
+        weights = server.model().state()
+        return pseudo.pretrained(weights, self.init_run, server.classes) if self.init == "pretrained" else weights
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, T = pseudo.stage_of(server, self.warmup, state["round"])
+        warmup = self.warmup if self.init in ("supervised", "contrastive") else 0.0
+        stage, t, T = pseudo.stage_of(server, warmup, state["round"])
         lr = pseudo.cosine(self.lr, t, T)
+        if stage == 1 and self.init == "contrastive":
+            return self.contrast_round(server, state, lr)
         labelled = {id for id, n in state["labels"].items() if n}
-        if not labelled:
-            raise Mistake("xclp: no client has a labelled row: say --labels clients:1000.")
         if stage == 1:
-            chosen = server.sample(state["round"], labelled)
-            replies = server.ask(self.pretrain, to=chosen, weights=state["weights"], c=state["c"], lr=lr, round=state["round"])
+            each = bases.control(state, self.base, server.sample(state["round"], labelled))
+            replies = server.ask(self.pretrain, each=each, weights=state["weights"], lr=lr, round=state["round"])
         else:
             replies = self.propagate_and_train(server, state, labelled, lr)
         return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)  # line 10
+
+    def contrast_round(self, server: Server, state: dict, lr: float) -> dict:
+        """FedAvg on SimCLR's loss; the projector is averaged with the features and plays no part afterwards."""
+        told = dict(weights=state["weights"], projector=state["projector"], lr=lr, round=state["round"])
+        replies = server.ask(self.contrast, to=server.sample(state["round"], state["rows"]), **told)
+        features = average(replies, otherwise={})
+        projector = average(replies, "projector", otherwise=state["projector"])
+        return dict(state, weights=state["weights"] | features, projector=projector, round=state["round"] + 1)
 
     def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:
         """Lines 3–9 of a round of stage 2."""
@@ -235,7 +284,9 @@ class XCLP(Method):
             counts = self._sum(counted, "counts", "classes", trainers, round, occasion.attempt)
             class_weight = torch.from_numpy(counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)).float()
             rows = {id: dict(rows=np.empty((0, 0), np.uint64)) for id in counted}
-        return server.ask(self.train, each=rows, weights=state["weights"], c=state["c"], lr=lr, class_weight=class_weight, **told)
+        control = bases.control(state, self.base, rows)
+        each = {id: rows[id] | control[id] for id in rows}
+        return server.ask(self.train, each=each, weights=state["weights"], lr=lr, class_weight=class_weight, **told)
 
     def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
         if not self.hamming.has_prelude:
@@ -249,6 +300,3 @@ class XCLP(Method):
             return np.empty(0)
         occasion = sums.Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties)))
         return sums.sum_open({party_name(id): reply[key] for id, reply in replies.items()}, occasion).astype(np.float64)
-
-    def shared(self, state: dict) -> dict:
-        return dict(weights=state["weights"])

@@ -24,13 +24,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grapevine import pseudo, vectors
+from grapevine import bases, pseudo, vectors
 from grapevine.core import Client, Id, Method, Predict, Server, param, rng, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.learn import average
-from grapevine.methods.fixmatch import check_fields, has_rows
 from grapevine.models import Network
 from grapevine.semi import consistency_kl, cross_entropy
 from grapevine.vectors import Decomposed
@@ -64,9 +63,9 @@ class FedMatch(Method):
     preset: str = param("paper", "", "paper, or code: what the authors' released code does")
 
     def check(self, server: Server) -> None:
-        check_fields(self, helpers=0, interval=1, epochs=1, batch=0)
-        if self.preset not in ("paper", "code"):
-            raise Mistake(f"fedmatch: preset={self.preset} is not known: take paper or code.")
+        least = dict(helpers=0, interval=1, epochs=1, batch=0, supervised=0, consistency=0, agreement=0, l2=0)
+        bases.check_fields(self, least, above=["lr"], shares=["threshold", "psi"])
+        bases.check_words(self, preset=("paper", "code"))
         if self.helpers >= len(server.clients):
             raise Mistake(f"fedmatch: helpers={self.helpers}, and a client has {len(server.clients) - 1} others: take fewer.")
 
@@ -164,7 +163,7 @@ class FedMatch(Method):
     def setup(self, server: Server) -> dict:
         """`changed` holds for every entry the round since which it has its value; `known` the round of each client's copy."""
         local = Decomposed(server.model())
-        told, stamps = self.setting(has_rows(server)), torch.zeros(len(local.sigma), dtype=torch.int32)
+        told, stamps = self.setting(bases.has_rows(server)), torch.zeros(len(local.sigma), dtype=torch.int32)
         return dict(
             sigma=local.sigma, psi=self.psi * local.sigma, buffers=local.buffers(), changed=dict(sigma=stamps, psi=stamps),
             known={}, helped={}, pool={}, vectors={}, zero=told["zero"], round=0,
@@ -172,7 +171,7 @@ class FedMatch(Method):
         )  # fmt: skip
 
     def round(self, server: Server, state: dict) -> dict:
-        t, at_server = state["round"], has_rows(server)
+        t, at_server = state["round"], bases.has_rows(server)
         if at_server:
             state = self.at_server(server, state)
         each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}

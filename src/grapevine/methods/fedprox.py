@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.errors import Mistake
 from grapevine.learn import average, fit, pull
 
 
@@ -28,8 +28,8 @@ class FedProx(Method):
     batch: int = param(50, "B", "batch size of the clients")
 
     def check(self, server: Server) -> None:
-        if self.mu < 0:
-            raise Mistake(f"fedprox: mu={self.mu} is negative: a proximal term pulls, so take 0 or more.")
+        bases.check_fields(self, least=dict(mu=0, epochs=1, batch=1), above=["lr"])
+        bases.note_unused_labels(self, server)
 
     @step
     def train(self, client: Client, weights: dict, round: int) -> dict:

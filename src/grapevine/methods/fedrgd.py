@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grapevine import models, pseudo
+from grapevine import bases, models, pseudo
 from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import average, subtract
-from grapevine.methods.fixmatch import check_fields, cosine, fit_fixmatch, has_rows, none_of
+from grapevine.methods.fixmatch import cosine, fit_fixmatch, none_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class FedRGD(Method):
         return with_group_norm(base) if self.group_norm else base
 
     def check(self, server: Server) -> None:
-        check_fields(self, groups=1, period=1, batch=1)
+        least = dict(groups=1, period=1, batch=1, weight=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr"], shares=["threshold", "momentum"])
         if self.groups > server.per_round:
             raise Mistake(f"fedrgd: groups={self.groups} are more than the {server.per_round} clients of a round: take fewer.")
 
@@ -80,7 +81,7 @@ class FedRGD(Method):
         replies = {id: r for id, r in server.ask(self.train, each=each, lr=lr, round=t).items() if r["n"]}
         pseudo.note_diversity(server, [subtract(r["weights"], groups[of[id]]) for id, r in replies.items()])
         own = {}
-        if has_rows(server):
+        if bases.has_rows(server):
             model = server.model(state["weights"])
             self._fit(model, server.data, none_of(server.data), lr, server.rng("train", t))
             own = dict(weights=model.state(), n=1)

@@ -22,13 +22,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from grapevine import pseudo
+from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
 from grapevine.learn import Weights, average, subtract
-from grapevine.methods.fixmatch import check_fields, has_rows, none_of
+from grapevine.methods.fixmatch import none_of
 from grapevine.models import Network
 from grapevine.semi import consistency_kl, cross_entropy, ema_, sigmoid_rampup
 
@@ -58,13 +57,9 @@ class FedSiam(Method):
     preset: str = param("paper", "", "paper, or code: what the authors' released code does")
 
     def check(self, server: Server) -> None:
-        check_fields(self, epochs=1, batch=1, ratio=1, ramp=0, settle=0)
-        words = dict(upload=("both", "layers"), predict_with=("student", "teacher"), preset=("paper", "code"))
-        for name, known in words.items():
-            if getattr(self, name) not in known:
-                raise Mistake(f"fedsiam: {name}={getattr(self, name)} is not known: take {' or '.join(known)}.")
-        if not 0 <= self.ema <= 1 or not 0 <= self.students <= 1:
-            raise Mistake(f"fedsiam: ema={self.ema:g} and students={self.students:g} are shares: take 0 to 1.")
+        least = dict(epochs=1, batch=1, ratio=1, ramp=0, settle=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr"], shares=["ema", "students", "momentum"])
+        bases.check_words(self, upload=("both", "layers"), predict_with=("student", "teacher"), preset=("paper", "code"))
 
     # ------------------------------------------------------------ client
 
@@ -130,7 +125,7 @@ class FedSiam(Method):
         by = None if self.preset == "code" else "n"
         student = average(replies, "student", by, otherwise=state["student"])
         teacher = student if alone else average(replies, "teacher", by, otherwise=state["teacher"])
-        if has_rows(server):
+        if bases.has_rows(server):
             model, mean = server.model(student), server.model(teacher)
             self.siamese(model, mean, server.data, none_of(server.data), t + 1, follow, server.rng("train", t))
             student, teacher = model.state(), mean.state()

@@ -27,7 +27,6 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
-from grapevine.learn import subtract
 from grapevine.models import Network
 from grapevine.semi import cross_entropy
 from grapevine.semi import pseudo_labels as likeliest
@@ -55,17 +54,17 @@ class FixMatch(Method):
     server_epochs: int = param(5, "", "passes over the server's labelled rows after every average, if it has any")
 
     def check(self, server: Server) -> None:
-        bases.check(self.name, self.base)
-        check_fields(self, epochs=1, batch=1, ratio=1, server_epochs=1)
-        if self.pseudo_labels not in ("local", "global"):
-            raise Mistake(f"fixmatch: pseudo_labels={self.pseudo_labels} is not known: take local or global.")
+        bases.check(self)
+        least = dict(epochs=1, batch=1, ratio=1, server_epochs=1, weight=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr"], shares=["threshold", "momentum"])
+        bases.check_words(self, pseudo_labels=("local", "global"))
         if self.base == "scaffold" and self.momentum:
             raise Mistake(f"fixmatch: base=scaffold corrects plain steps, and momentum is {self.momentum:g}: set momentum=0.")
 
     # ------------------------------------------------------------ client
 
     @step
-    def train(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+    def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         data = client.data
         teacher = client.model(weights).eval() if self.pseudo_labels == "global" else None
         taken = {}
@@ -78,7 +77,7 @@ class FixMatch(Method):
             return done.steps
 
         n = len(data.labelled) + len(data.unlabelled)
-        reply = bases.client_update(client, self.base, weights, c, lr, self.mu, train, n)
+        reply = bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
         return reply if taken["steps"] else dict(n=0)
 
     def _fit(self, model: Network, labelled: Rows, unlabelled: Rows, lr: float, steps: int, draw: torch.Generator,
@@ -94,11 +93,10 @@ class FixMatch(Method):
     def round(self, server: Server, state: dict) -> dict:
         t, weights = state["round"], state["weights"]
         lr = cosine(self.lr, t, server.rounds)
-        replies = server.ask(self.train, to=server.sample(t), weights=weights, c=state["c"], lr=lr, round=t)
-        moved = [r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"]]
-        pseudo.note_diversity(server, moved)
+        replies = server.ask(self.train, each=bases.control(state, self.base, server.sample(t)), weights=weights, lr=lr, round=t)
+        pseudo.note_diversity(server, bases.moves(replies, weights))
         new = bases.server_update(server, self.base, state, replies)
-        if has_rows(server):
+        if bases.has_rows(server):
             new["weights"] = self._at_server(server, new["weights"], lr, t)
         return dict(state, **new, round=t + 1)
 
@@ -170,19 +168,6 @@ def fixmatch_loss(
 def cosine(lr: float, t: int, rounds: int) -> float:
     """η cos(7πt / 16T)."""
     return lr * math.cos(7 * math.pi * t / (16 * rounds))
-
-
-# ---------------------------------------------------------------- small things that several methods ask
-
-
-def check_fields(method: Method, **least: int) -> None:
-    for name, smallest in least.items():
-        if getattr(method, name) < smallest:
-            raise Mistake(f"{method.name}: {name}={getattr(method, name)}, and must be {smallest} or more.")
-
-
-def has_rows(server: Server) -> bool:
-    return server.data is not None and len(server.data) > 0
 
 
 def none_of(rows: Rows) -> Rows:

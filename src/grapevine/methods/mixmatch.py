@@ -20,8 +20,6 @@ from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.errors import Mistake
-from grapevine.learn import subtract
-from grapevine.methods.fixmatch import check_fields
 from grapevine.models import Network
 from grapevine.semi import consistency_mse, cross_entropy, mixup, one_hot, sharpen
 
@@ -49,11 +47,8 @@ class MixMatch(Method):
     def check(self, server: Server) -> None:
         if self.base not in ("fedavg", "fedprox"):
             raise Mistake(f"mixmatch: base={self.base} does not go with Adam: take fedavg or fedprox.")
-        check_fields(self, views=1, epochs=1, batch=1)
-        if not (self.temperature > 0 and self.alpha > 0):
-            raise Mistake(f"mixmatch: temperature={self.temperature:g}, alpha={self.alpha:g}: both must be above 0.")
-        if not 0 <= self.ramp <= 1:
-            raise Mistake(f"mixmatch: ramp={self.ramp:g} is a share of the rounds: take 0 to 1.")
+        least = dict(views=1, epochs=1, batch=1, weight=0, weight_decay=0, mu=0)
+        bases.check_fields(self, least, above=["lr", "temperature", "alpha"], shares=["ramp"])
 
     # ------------------------------------------------------------ client
 
@@ -82,7 +77,7 @@ class MixMatch(Method):
             return steps
 
         n = len(data.labelled) + len(data.unlabelled)
-        return bases.client_update(client, self.base, weights, {}, self.lr, self.mu, train, n) if n else dict(n=0)
+        return bases.client_update(client, self.base, weights, {}, round, self.lr, self.mu, train, n) if n else dict(n=0)
 
     def loss(
         self, model: Network, x: Tensor, y: Tensor, u: list[Tensor], weight: float, draw: torch.Generator
@@ -109,7 +104,7 @@ class MixMatch(Method):
         t, weights = state["round"], state["weights"]
         rise = self.ramped(t, server.rounds)
         replies = server.ask(self.train, to=server.sample(t), weights=weights, weight=rise, round=t)
-        pseudo.note_diversity(server, [subtract(r["weights"], weights) for r in replies.values() if r["n"]])
+        pseudo.note_diversity(server, bases.moves(replies, weights))
         return dict(state, **bases.server_update(server, self.base, state, replies), round=t + 1)
 
     def ramped(self, t: int, rounds: int) -> float:

@@ -44,9 +44,9 @@ class NetworkLabels(Method):
     augment: bool = param(True, "", "weak views (translation, flip) in training")
 
     def check(self, server: Server) -> None:
-        bases.check(self.name, self.base)
-        if not 0 <= self.warmup <= 1:
-            raise Mistake(f"{self.name}: warmup={self.warmup:g} is a share of the rounds: take 0 to 1.")
+        bases.check(self)
+        bases.check_fields(self, least=dict(epochs=1, batch=1, weight_decay=0), above=["lr"], shares=["warmup"])
+        bases.note_unused_labels(self, server)
 
     # ------------------------------------------------------------ client
 
@@ -55,17 +55,17 @@ class NetworkLabels(Method):
         return dict(labels=len(client.data.labelled))
 
     @step
-    def pretrain(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+    def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1: the labelled rows alone."""
         nothing = torch.full((len(client.data.unlabelled),), -1)
-        return self._update(client, weights, c, lr, round, nothing, torch.zeros(len(nothing)))
+        return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)))
 
     @step
-    def train(self, client: Client, weights: dict, c: dict, lr: float, round: int) -> dict:
+    def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Line 7 with labels of this client's own making, and line 8."""
         labels, confidence = self.pseudo_labels(client, weights)
         client.judge(labels, (labels >= 0) & (confidence > 0))
-        return self._update(client, weights, c, lr, round, labels, confidence)
+        return self._update(client, weights, control, lr, round, labels, confidence)
 
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         """Labels and confidences of the unlabelled rows: what the model says of them as they are."""
@@ -77,7 +77,8 @@ class NetworkLabels(Method):
         p = torch.cat(pieces)
         return p.argmax(1), entropy_confidence(p)
 
-    def _update(self, client: Client, weights: dict, c: dict, lr: float, round: int, labels: Tensor, confidence: Tensor) -> dict:
+    def _update(self, client: Client, weights: dict, control: dict, lr: float, round: int, labels: Tensor,
+                confidence: Tensor) -> dict:  # fmt: skip
         data = client.data
 
         def train(model, adjust):
@@ -86,29 +87,26 @@ class NetworkLabels(Method):
                                       adjust=adjust)  # fmt: skip
 
         n = len(data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        return bases.client_update(client, self.base, weights, c, lr, self.mu, train, n)
+        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
 
     # ------------------------------------------------------------ server
 
     def setup(self, server: Server) -> dict:
         hello = server.ask(self.hello)
+        bases.check_labelled(self, {id: reply["labels"] for id, reply in hello.items()})
         return dict(bases.first_state(server, self.base), round=0, labels={id: reply["labels"] for id, reply in hello.items()})
 
     def round(self, server: Server, state: dict) -> dict:
         stage, t, T = pseudo.stage_of(server, self.warmup, state["round"])
         labelled = {id for id, n in state["labels"].items() if n}
-        if not labelled:
-            raise Mistake(f"{self.name}: no client has a labelled row: say --labels clients:1000.")
         if stage == 1 or self.labelled_only:
             chosen = server.sample(state["round"], labelled)
         else:
             chosen = pseudo.sample_by_labels(server, state["round"], labelled)
-        told = dict(weights=state["weights"], c=state["c"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
-        replies = server.ask(self.pretrain if stage == 1 else self.train, to=chosen, **told)
+        told = dict(weights=state["weights"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
+        each = bases.control(state, self.base, chosen)
+        replies = server.ask(self.pretrain if stage == 1 else self.train, each=each, **told)
         return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)
-
-    def shared(self, state: dict) -> dict:
-        return dict(weights=state["weights"])
 
 
 @dataclass(frozen=True)
@@ -122,18 +120,27 @@ class PerClientLP(NetworkLabels):
     alpha: float = param(0.99, "α", "how far labels spread")
     neighbours: int = param(10, "k", "neighbours of a row in the graph")
 
+    def check(self, server: Server) -> None:
+        super().check(server)
+        bases.check_fields(self, least=dict(neighbours=1))
+        if not 0 <= self.alpha < 1:
+            raise Mistake(f"{self.name}: alpha={self.alpha:g} spreads without end: take at least 0 and less than 1.")
+
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         own, rest = client.data.labelled, client.data.unlabelled
         if not len(own) or not len(rest):
             return torch.full((len(rest),), -1), torch.zeros(len(rest))
         model = client.model(weights).eval()
         with torch.no_grad():
-            V = np.concatenate([model.features(Views(rows).plain(slice(None))).cpu().double().numpy() for rows in (own, rest)])
+            pieces = [model.features(x).cpu().double().numpy() for rows in (own, rest) for x, _ in rows.batches(500)]
+        V = np.concatenate(pieces)
         y = np.concatenate([own.y.numpy(), np.full(len(rest), -1)])
         index, similarity = graph.nearest_cosine(V, self.neighbours, threads=1)
         W = graph.graph(index, similarity, len(V))
-        Z = graph.solve(W, graph.label_matrix(y, len(client.data.classes)), self.alpha, threads=1).Z
-        labels, confidence = graph.labels_and_confidence(Z[len(own) :])
+        solution = graph.solve(W, graph.label_matrix(y, len(client.data.classes)), self.alpha, threads=1)
+        # All cosines; and of every iteration of conjugate gradients a product with W and five with vectors, for every class.
+        client.meter.add(2 * len(V) * V.size + solution.iterations * solution.Z.shape[1] * 2 * (W.nnz + 5 * len(V)))
+        labels, confidence = graph.labels_and_confidence(solution.Z[len(own) :])
         return torch.from_numpy(labels), torch.from_numpy(confidence)
 
 

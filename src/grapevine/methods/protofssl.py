@@ -6,6 +6,8 @@ the authors' code has it); one "local epoch" is one gradient step on one episode
 pseudo-labels (`preset=code`: as there); models are averaged by size (`preset=code`: uniformly); a class that a helper lacks is
 the mean over the helpers that have it, and so is a class that the client itself lacks. A class with one label gives a prototype
 and no query. Labelled and unlabelled rows are disjoint.
+`--norm sbn` is here what their code calls so: batch normalisation whose running statistics are those of the last batch, averaged
+with the weights. RMSprop forgets its averages between rounds, as theirs.
 `alternative=true` is Algorithm 2 of the appendix: the mean of the helpers' prototypes in place of the own support set.
 Noise on shared prototypes (section 7.1) comes from the operating system and does not repeat; it is not accounted as differential
 privacy.
@@ -13,12 +15,13 @@ privacy.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from grapevine import pseudo
+from grapevine import bases, models, pseudo
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.crypto.stream import Stream, context, fresh_secret
 from grapevine.errors import Mistake
@@ -58,16 +61,20 @@ class ProtoFSSL(Method):
 
     def network(self, base: Network) -> Network:
         """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
+        for parent in list(base.modules()):
+            for name, layer in parent.named_children():
+                if isinstance(layer, models.StaticBatchNorm2d):
+                    setattr(parent, name, models.BatchNorm2d(layer.num_features, layer.eps, momentum=1.0))
         return Network(base.features, nn.Identity(), base.features_dim)
 
     def check(self, server: Server) -> None:
-        if self.preset not in ("paper", "code"):
-            raise Mistake(f"protofssl: preset={self.preset} is not known: take paper or code.")
-        for name, least in dict(helpers=1, interval=1, steps_per_round=1, support=1, query=1, unlabelled=0).items():
-            if getattr(self, name) < least:
-                raise Mistake(f"protofssl: {name}={getattr(self, name)}, and must be {least} or more.")
-        if not self.temperature > 0:
-            raise Mistake(f"protofssl: temperature={self.temperature:g} cannot sharpen: take more than 0, as in temperature=0.5.")
+        bases.check_words(self, preset=("paper", "code"))
+        least = dict(helpers=1, interval=1, steps_per_round=1, support=1, query=1, unlabelled=0, least=0)
+        least |= dict(weight=0, weight_decay=0, mu=0, noise=0)
+        bases.check_fields(self, least, above=["temperature", "lr"])
+        if not list(server.model().parameters()):
+            raise Mistake("protofssl learns features, and this model has none to learn: say --model mlp, or cnn for images.")
+        bases.note_unused_labels(self, server)
         if self.helpers > server.per_round:
             raise Mistake(
                 f"protofssl: helpers={self.helpers} are more than --per-round {server.per_round}, whose clients they are."
@@ -116,6 +123,8 @@ class ProtoFSSL(Method):
             return None, U[:0], U[:0]
         f = model.features(x)
         fS, fQ, fU = f.split([len(S), len(Q), len(U)])
+        # Distances: of queries to the own prototypes, thrice with their gradients, and of unlabelled rows to every helper's.
+        client.meter.add(2 * C * f.shape[1] * (3 * (len(Q) + len(U)) + len(U) * (len(theirs[0]) if theirs else 0)))
         means, counts = prototypes(fS, own.y[S].to(f.device), C)  # MakePrototype
         present = counts > 0
         if theirs:
@@ -164,7 +173,12 @@ class ProtoFSSL(Method):
         hello = server.ask(self.hello)
         if not any(reply["pairs"] for reply in hello.values()):
             raise Mistake("protofssl: no client has two labels of one class, a support and a query: give clients more labels.")
-        server.note(classes_with_one_label=sum(reply["singles"] for reply in hello.values()))
+        singles = sum(reply["singles"] for reply in hello.values())
+        server.note(classes_with_one_label=singles)
+        if singles:
+            logging.getLogger("grapevine").warning(
+                f"protofssl: {singles} times a client has one label of a class: it gives a prototype, and nothing to classify."
+            )
         return dict(weights=server.model().state(), helpers={}, sets={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:

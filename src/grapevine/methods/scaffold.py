@@ -2,17 +2,17 @@
 Learning", ICML 2020, Algorithm 1, with option II for the control variates.
 
 Departures: client models are averaged with equal weights as printed, over the sampled clients that hold labels; buffers
-(normalisation statistics) are averaged and carry no control variate.
+(normalisation statistics) are averaged and carry no control variate. A client whose reply was lost goes back to the c_i that the
+server knows, so that c stays the mean of all c_i (`bases.own_control`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.learn import Weights, add, average, fit, parameter_names, push, subtract
+from grapevine.learn import add, average, fit, push, subtract
 
 
 @dataclass(frozen=True)
@@ -27,38 +27,37 @@ class Scaffold(Method):
     epochs: int = param(5, "", "passes over the labelled rows per round; K is the number of steps in them")
     batch: int = param(50, "", "batch size of the clients")
 
+    def check(self, server: Server) -> None:
+        bases.check_fields(self, least=dict(epochs=1, batch=1), above=["lr", "global_lr"])
+        bases.note_unused_labels(self, server)
+
     @step
-    def train(self, client: Client, weights: dict, c: dict, round: int) -> dict:
+    def train(self, client: Client, weights: dict, control: dict, round: int) -> dict:
         rows = client.data.labelled
         if not len(rows):
             return dict(n=0)
         model = client.model(weights)  # line 7: y_i ← x
-        c_i = client.memory.get("c", zeros(c))
+        c, c_i = control["c"], bases.own_control(client, control)
         K = fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch,
                 adjust=push(subtract(c, c_i)))  # lines 9–10: y_i ← y_i − η_l (g_i(y_i) − c_i + c)  # fmt: skip
         y_i = model.state()
         moved = subtract(weights, {name: y_i[name] for name in c})
         c_new = add(subtract(c_i, c), moved, 1 / (K * self.lr))  # line 12 (ii): c_i − c + (x − y_i)/(K η_l)
-        client.memory["c"] = c_new  # line 14
+        client.memory["newest"] = dict(round=round, c=c_new)  # line 14, once the server has heard of it
         return dict(dy=subtract(y_i, weights), dc=subtract(c_new, c_i), n=len(rows))  # line 13: (Δy_i, Δc_i)
 
     def setup(self, server: Server) -> dict:
-        model = server.model()
-        weights = model.state()
-        return dict(weights=weights, c=zeros({name: weights[name] for name in parameter_names(model)}), round=0)
+        return dict(bases.first_state(server, "scaffold"), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        x, c, round = state["weights"], state["c"], state["round"]
+        x, c, heard, round = state["weights"], state["c"], state["heard"], state["round"]
         S = server.sample(round)  # line 3
-        replies = server.ask(self.train, to=S, weights=x, c=c, round=round)  # line 4
+        replies = server.ask(self.train, each=bases.control(state, "scaffold", S), weights=x, round=round)  # line 4
         replies = {id: reply for id, reply in replies.items() if reply["n"]}
         if replies:
             dx = average(replies, "dy", by=None)  # line 16
             dc = average(replies, "dc", by=None)
             x = add(x, dx, self.global_lr)  # line 17
             c = add(c, dc, len(replies) / len(server.clients))
-        return dict(weights=x, c=c, round=round + 1)
-
-
-def zeros(like: Weights) -> Weights:
-    return {name: torch.zeros_like(w) for name, w in like.items()}
+            heard = heard | {id: round for id in replies}
+        return dict(weights=x, c=c, heard=heard, round=round + 1)
