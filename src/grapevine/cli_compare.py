@@ -72,5 +72,5 @@ def leaderboard(folders: tuple[str, ...], out: str, as_json: bool) -> None:
 
     loaded = [load(folder) for folder in folders]
     if as_json:
-        click.echo(json.dumps(compare_page.ranking(loaded), indent=1))
+        click.echo(json.dumps(compare_page.ranking(compare_page.places(loaded)), indent=1))
     click.echo(f"Wrote {compare_page.write_leaderboard(loaded, Path(out))}.", err=as_json)

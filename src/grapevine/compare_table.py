@@ -117,10 +117,10 @@ def _reached(out: Path, runs: Sequence[dict[str, Any]], target: float | None) ->
 
 
 def spread(mean: float | None, std: float | None) -> str:
-    """81.2 ± 0.4 %."""
+    """81.2 ± 0.4%."""
     if mean is None:
         return "—"
-    return f"{100 * mean:.1f} %" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f} %"
+    return f"{100 * mean:.1f}%" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}%"
 
 
 def p_value(row: dict[str, Any]) -> str:
@@ -171,7 +171,7 @@ COLUMNS = {
     "p": p_value,
     "rounds to target": lambda row: reached(row, "rounds"),
     "bytes to target": lambda row: reached(row, "bytes"),
-    "bytes per client and round": lambda row: bytes_(row["bytes_per_client_round"]),
+    "per client and round": lambda row: bytes_(row["bytes_per_client_round"]),
     "bytes": lambda row: bytes_(None if row["bytes_up"] is None else row["bytes_up"] + row["bytes_down"]),
     "FLOPs": lambda row: flops(row["flops"]),
     "seconds": lambda row: seconds(row["seconds"]),
@@ -192,7 +192,7 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
         )
     if cell["target"] is not None:
         said.append(f"Target: {percent(cell['target'])} test accuracy, {cell['target_is']}; counted at evaluations.")
-    said.append("Bytes per client and round: all that was sent, over rounds × clients chosen in a round.")
+    said.append("Per client and round: bytes sent in all, over rounds × clients chosen in a round.")
     if cell["left_out"]:
         said.append(f"Cannot use these labels, and left out: {', '.join(cell['left_out'])}.")
     said += [f"Failed: {row['method']}, {error}" for row in rows for error in row["errors"]]

@@ -14,8 +14,9 @@ from grapevine.compare_table import COLUMNS, notes, rows_of, seconds, used_colum
 from grapevine.comparison import Comparison, Standing
 from grapevine.terminal import PLAIN_SECONDS, console
 
-ALWAYS = ("method", "accuracy", "against best", "p", "rounds to target", "bytes to target", "bytes", "seconds",
-          "pseudo-labels right")  # fmt: skip
+# In the order in which they are worth a place; what does not fit is on the page and in table.md.
+WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best", "bytes to target",
+          "balanced", "per client and round", "FLOPs")  # fmt: skip
 
 
 class CompareBar:
@@ -61,16 +62,32 @@ def show_comparison(made: Comparison) -> None:
     """The tables, what they mean, and where everything is."""
     for cell in made.data["cells"]:
         rows = rows_of(made.data, cell)
-        used = used_columns(rows)
-        names = [name for name in ALWAYS if name in used]
+        names = _that_fit(rows, console.width)
         table = Table(title=cell["name"] or None, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
         for name in names:
-            table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name in ("method", "accuracy"))
+            table.add_column(name, justify="left" if name == "method" else "right", min_width=_width(rows, name))
         for row in rows:
-            shown = [COLUMNS[name](row) for name in names]
-            shown[0] += f" ({row['bound']})" if row["bound"] else ""
-            table.add_row(*shown, style="dim" if row["bound"] else "bold" if row["best"] else None)
+            style = "dim" if row["bound"] else "bold" if row["best"] else None
+            table.add_row(*(_shown(row, name) for name in names), style=style)
         console.print(table)
         for note in notes(made.data, cell):
             console.print(note, soft_wrap=True, markup=False)
     console.print(f"Everything is in {made.out} (open {made.out / 'report.html'}).", soft_wrap=True, markup=False)
+
+
+def _shown(row: dict[str, Any], name: str) -> str:
+    return f"{row['method']} (bound)" if name == "method" and row["bound"] else COLUMNS[name](row)
+
+
+def _width(rows: list[dict[str, Any]], name: str) -> int:
+    """Heads may be broken between words; values are not broken."""
+    return max(*(len(word) for word in name.split()), *(len(_shown(row, name)) for row in rows))
+
+
+def _that_fit(rows: list[dict[str, Any]], width: int) -> list[str]:
+    used = used_columns(rows)
+    kept: list[str] = []
+    for name in WANTED:
+        if name in used and (len(kept) < 2 or sum(_width(rows, other) + 2 for other in [*kept, name]) <= width):
+            kept.append(name)
+    return [name for name in used if name in kept]
