@@ -20,7 +20,19 @@ from grapevine import __version__
 ROOT = Path(__file__).parent.parent
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 # What the extras of pyproject.toml bring: a base install has none of it.
-EXTRAS = ("flwr", "gmpy2", "efficientnet_lite_pytorch", "mkdocs", "mkdocstrings", "pytest", "hypothesis", "psutil", "build")
+EXTRAS = (
+    "flwr",
+    "gmpy2",
+    "efficientnet_lite_pytorch",
+    "mkdocs",
+    "mkdocstrings",
+    "pytest",
+    "hypothesis",
+    "psutil",
+    "build",
+    "tensorboard",
+    "mlflow",
+)
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess:

@@ -124,16 +124,16 @@ def settings(values: dict[str, Any]) -> str:
     """Nested settings as a list of `name.inner` and value."""
     rows = "".join(
         f"<tr><th scope=row>{text(name).replace('_', '_<wbr>')}</th><td>{text(_shown(value))}</td></tr>"
-        for name, value in _flat(values)
+        for name, value in flat(values)
     )
     return f'<table class="settings"><tbody>{rows}</tbody></table>'
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str | None]]:
+def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, str | None]]:
     out: list[tuple[str, str | None]] = []
     for name, value in values.items():
         if isinstance(value, dict):
-            out += _flat(value, f"{prefix}{name}.")
+            out += flat(value, f"{prefix}{name}.")
         elif isinstance(value, (list, tuple)):
             out.append((prefix + name, ", ".join(map(str, value))))
         else:

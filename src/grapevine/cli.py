@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from grapevine import __version__, cli_clean, cli_compare, cli_parties
+from grapevine import __version__, cli_clean, cli_compare, cli_parties, cli_report
 from grapevine.errors import Mistake
 from grapevine.flags import experiment_flags, json_flag, make_split, out_flag, read_settings
 
@@ -152,6 +152,9 @@ def command_line() -> str:
     type=click.Choice(["local", "flower-sim"]),
     help="flower-sim: clients on Ray's workers, by Flower.",
 )
+@click.option(
+    "--latent", default=1, metavar="N", help="Pictures of the latent space: of the end, and of N - 1 rounds before; 0: none."
+)
 @click.option("--resume", is_flag=True, help="Go on with DIR.")
 @out_flag
 def train(method: str, seed: int, settings: tuple[str, ...], runtime: str, resume: bool, out: str, **flags: Any) -> None:
@@ -161,7 +164,7 @@ def train(method: str, seed: int, settings: tuple[str, ...], runtime: str, resum
     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
     grapevine train fedprox --data fashion-mnist --partition dirichlet:0.1 --set mu=0.1 --out runs/prox
     """
-    from grapevine import methods, virtual
+    from grapevine import methods, report, virtual
     from grapevine.core import with_settings
     from grapevine.experiment import Experiment
     from grapevine.terminal import Bar, show_result
@@ -170,18 +173,19 @@ def train(method: str, seed: int, settings: tuple[str, ...], runtime: str, resum
     if not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
         raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
     split = make_split(flags, seed)
-    names = ("model", "norm", "rounds", "per_round", "workers", "device", "mode", "evaluate_every", "patience")
+    names = ("model", "norm", "rounds", "per_round", "workers", "device", "mode", "evaluate_every", "patience", "latent")
     experiment = Experiment(chosen, split, seed=seed, out=out, **{name: flags[name] for name in names})
     with Bar(f"{method} on {split.dataset.name}") as bar:
+        progress = report.Live(out, bar)
         try:
             if runtime == "flower-sim":
-                virtual.run(virtual.job(method, read_settings(settings), flags, seed, out, resume), len(split.parts), bar)
+                virtual.run(virtual.job(method, read_settings(settings), flags, seed, out, resume), len(split.parts), progress)
                 resume = True  # what is finished is only read
-            run = experiment.run(resume, bar)
+            run = experiment.run(resume, progress)
         except KeyboardInterrupt:
             click.echo(f"\nStopped. Go on with: {again(resume)}", err=True)
             sys.exit(130)
-    write_report(out)
+    report.write(out, full=True)
     show_result(run.result, Path(out))
 
 
@@ -189,23 +193,7 @@ def again(resume: bool) -> str:
     return command_line() + ("" if resume else " --resume")
 
 
-def write_report(folder: str | Path) -> None:
-    from grapevine.report import write
-
-    write(Path(folder))
-
-
-@main.command()
-@click.argument("folder", metavar="DIR")
-def report(folder: str) -> None:
-    """Make report.html anew from a finished or running run.
-
-    \b
-    grapevine report runs/fedavg
-    """
-    from grapevine.report import write
-
-    click.echo(f"Wrote {write(Path(folder))}.")
+main.add_command(cli_report.report)
 
 
 @main.command()
@@ -376,5 +364,6 @@ for command in (
     cli_parties.host,
     cli_parties.join,
     cli_parties.doctor,
+    cli_report.completion,
 ):
     main.add_command(command)

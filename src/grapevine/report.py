@@ -64,29 +64,38 @@ def read(folder: str | Path) -> Files:
 
 
 def write(folder: str | Path, against: str | Path | None = None, full: bool = False) -> Path:
-    """Make report.html from a run's folder, and return where it is.
+    """Make report.html from the folder of a run, a label or clean job or a comparison, and return where it is.
 
-    `against` is a run on the same split whose clients are compared with this one's. `full` adds what takes seconds: the latent
-    space, and without `against` a run of `alone` is looked for beside this one.
+    `against` is a training run on the same split whose clients are compared with this one's. `full` adds what takes seconds: the
+    latent space, and without `against` a run of `alone` is looked for beside this one.
     """
     folder = Path(folder)
-    return _save(folder, made(folder, against, full))
+    job = job_of(folder)
+    if job != "train" and against is not None:
+        raise Mistake(f"{folder} is no training run ({job}): leave --against out.")
+    if job == "compare":
+        from grapevine import compare_page
+
+        return compare_page.write(folder)
+    if job == "clean":
+        from grapevine import clean_page
+
+        return clean_page.write_clean(folder, _json(folder / "result.json"))
+    if job == "label":
+        return write_label(folder, _json(folder / "result.json"))
+    return _save(folder, train_page(folder, against, full))
 
 
-def plots(folder: str | Path, against: str | Path | None = None) -> list[charts.Plot]:
-    """Every chart of a run's page, for `plots.save`."""
-    with charts.remembered() as drawn:
-        made(Path(folder), against, full=True)
-    return drawn
-
-
-def made(folder: Path, against: str | Path | None = None, full: bool = False) -> str:
-    """The page of a run."""
+def job_of(folder: Path) -> str:
+    """What a folder holds, by its files: train, label, clean or compare."""
+    if (folder / "compare.json").is_file():
+        return "compare"
     result = _json(folder / "result.json")
-    if result and result.get("job") == "label":
-        if against:
-            raise Mistake(f"{folder} is a label job, which tells of each party alone by itself: leave --against out.")
-        return label_page(result)
+    return str(result.get("job", "train")) if result else "train"
+
+
+def train_page(folder: Path, against: str | Path | None = None, full: bool = False) -> str:
+    """The page of a training run."""
     files = read(folder)
     try:
         other = _other(files, against) if against or full else None
