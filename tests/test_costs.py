@@ -1,11 +1,16 @@
 """The account of costs: operations against closed forms and against torch's own counter, bytes against the size of a model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from grapevine import core, heads, models
+from grapevine import core, heads, methods, models, wire
+from grapevine.core import Server
+from grapevine.experiment import Experiment, model_source
+from grapevine.simulate import Simulation
 
 
 def count(module, x, backward=True, inputs=False):
@@ -81,3 +86,87 @@ def test_extra_heads_are_counted():
         before = meter.flops
         net.projector(f)
     assert meter.flops - before == 2 * 3 * (d * 32 + 32 * d)
+
+
+# ---------------------------------------------------------------- a round of a method
+
+
+class Costs:
+    """One round of two clients on digits with an mlp: operations of all clients, bytes by direction."""
+
+    def __init__(self, digits, method, labelled=6, unlabelled=8):
+        split = digits.split(clients=2, labels="clients:60", seed=1)
+        parts = [
+            replace(p, labelled=p.labelled[:labelled], labels=p.labels[:labelled], unlabelled=p.unlabelled[:unlabelled])
+            for p in split.parts
+        ]
+        split = replace(split, parts=tuple(parts))
+        source = model_source(Experiment(method, split, model="mlp"))
+        self.simulation = Simulation(method, {i: split.client(i) for i in range(2)}, source)
+        self.server = Server(method, range(2), self.simulation, source, digits.classes, rounds=4)
+        self.method, self.state = method, method.setup(self.server)
+        self.round()
+
+    def round(self):
+        self.simulation.flops, self.server.account = 0, wire.Account()
+        self.state = self.method.round(self.server, self.state)
+        self.flops, self.bytes = self.simulation.flops, dict(self.server.account.totals)
+        self.outside = sum(client.meter.outside for client in self.simulation._clients.values())
+
+
+LAYERS = ((64, 128), (128, 64), (64, 10))  # of the mlp on digits
+FORWARD = 2 * sum(a * b for a, b in LAYERS)
+FEATURES = FORWARD - 2 * 64 * 10
+STEP = 3 * FORWARD - 2 * 64 * 128  # nobody wants the gradient of a row
+WEIGHTS = 4 * sum(a * b + b for a, b in LAYERS)
+
+
+def test_rounds_cost_what_their_passes_cost(digits):
+    assert Costs(digits, methods.FedAvg(epochs=3)).flops == 2 * 3 * 6 * STEP
+    network = Costs(digits, methods.NetworkLabels(warmup=0.0, epochs=1))
+    # Labels of the 8 unlabelled rows; then two batches of 6 + 6 and 6 + 2 rows.
+    assert network.flops == 2 * (8 * FORWARD + 20 * STEP)
+    # Teacher and student see two views of 6 + 8 rows.
+    assert Costs(digits, methods.FedSiam(epochs=1, batch=6, ratio=2)).flops == 2 * 14 * (FORWARD + STEP)
+    # Two guesses of each unlabelled row, then labelled rows and both views, mixed.
+    assert Costs(digits, methods.MixMatch(epochs=1, views=2)).flops == 2 * (16 * FORWARD + (6 + 16) * STEP)
+    # One batch of weak labelled, weak and strong unlabelled rows: the weak ones are in the same pass.
+    assert Costs(digits, methods.FixMatch(epochs=1, batch=6, ratio=2)).flops == 2 * (6 + 16) * STEP
+
+
+def test_xclp_counts_hashes_and_propagation(digits):
+    costs = Costs(digits, methods.XCLP(init="random", bits=100, neighbours=3, epochs=1))
+    rows, d = 14, 64
+    assert costs.outside == 2 * (2 * rows * d * 100 + 2 * (2 * rows) * 6 * 10)
+    labelled = sum(int((client.memory["pseudo"]["labels"] >= 0).sum()) for client in costs.simulation._clients.values())
+    assert labelled == 16  # so that two batches of 6 + 6 and 6 + 2 rows are learned from
+    assert costs.flops == costs.outside + 2 * (rows * FEATURES + 20 * STEP)
+
+
+def test_protofssl_counts_distances_to_prototypes(digits):
+    method = methods.ProtoFSSL(helpers=2, steps_per_round=1, support=1, query=1, unlabelled=8)
+    costs = Costs(digits, method, labelled=20)
+    first = costs.outside
+    data = [costs.simulation.data[i].labelled.y for i in range(2)]
+    queries = sum(int((torch.bincount(y) >= 2).sum()) for y in data)
+    support = sum(len(y.unique()) for y in data)
+    assert first == 2 * 10 * 64 * 3 * queries  # no helper yet, so no unlabelled rows
+    costs.round()
+    assert costs.outside - first == 2 * 10 * 64 * (3 * (queries + 16) + 2 * 16)
+    step = 3 * FEATURES - 2 * 64 * 128
+    assert costs.flops == costs.outside - first + (support + queries + 16) * step + 40 * FEATURES
+
+
+def test_bytes_are_those_of_the_weights_and_little_more(digits):
+    few = 2 * 600  # names, shapes, numbers
+    fedavg = Costs(digits, methods.FedAvg(epochs=1)).bytes
+    for direction in ("up", "down"):
+        assert 2 * WEIGHTS < fedavg[direction] < 2 * WEIGHTS + few
+    scaffold = Costs(digits, methods.Scaffold(epochs=1)).bytes
+    for direction in ("up", "down"):  # the control variates come on top
+        assert 4 * WEIGHTS < scaffold[direction] < 4 * WEIGHTS + 2 * few
+    siam = Costs(digits, methods.FedSiam(epochs=1)).bytes
+    assert 4 * WEIGHTS < siam["up"] < 4 * WEIGHTS + 2 * few
+    prototypes = Costs(digits, methods.ProtoFSSL(helpers=2, steps_per_round=1)).bytes
+    features, sent = WEIGHTS - 4 * (64 * 10 + 10), 4 * 10 * 64  # no last layer; ten prototypes
+    assert 2 * (features + sent) < prototypes["up"] < 2 * (features + sent) + few
