@@ -15,8 +15,8 @@ from grapevine.comparison import Comparison, Standing
 from grapevine.terminal import PLAIN_SECONDS, console
 
 # In the order in which they are worth a place; what does not fit is on the page and in table.md.
-WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best", "bytes to target",
-          "balanced", "per client and round", "FLOPs")  # fmt: skip
+WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best",
+          "bytes to target", "balanced", "per client and round", "FLOPs")  # fmt: skip
 
 
 class CompareBar:
@@ -88,6 +88,6 @@ def _that_fit(rows: list[dict[str, Any]], width: int) -> list[str]:
     used = used_columns(rows)
     kept: list[str] = []
     for name in WANTED:
-        if name in used and (len(kept) < 2 or sum(_width(rows, other) + 2 for other in [*kept, name]) <= width):
+        if name in used and (len(kept) < 2 or sum(_width(rows, other) + 3 for other in [*kept, name]) <= width):
             kept.append(name)
     return [name for name in used if name in kept]

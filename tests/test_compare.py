@@ -1,0 +1,497 @@
+"""The compare job: equal splits, the bits of a lone run, nothing lost when runs fail, and numbers that follow from the runs'."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from scipy.stats import ttest_rel
+from test_report import Browser, browser  # noqa: F401  (a fixture)
+
+import grapevine as gv
+from grapevine import compare_page, compare_table, comparison
+from grapevine.cli import main
+from grapevine.errors import Mistake
+
+SMALL = dict(clients=4, per_round=2, labels="clients:40", rounds=2, model="linear", seeds=2)
+FLAGS = "--clients 4 --per-round 2 --labels clients:40 --rounds 2 --model linear".split()
+
+OWN = '''
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from grapevine.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Fails(FedAvg):
+    """Fails in its second round while a file 'sick' lies here."""
+
+    name = "fails"
+
+    def round(self, server, state):
+        if state["round"] == 1 and Path("sick").exists():
+            raise ValueError("<b>the second round</b> went wrong")
+        return super().round(server, state)
+
+
+@dataclass(frozen=True)
+class Dies(FedAvg):
+    """Takes its process along while a file 'sick' lies here and the seed is 1; prints, which must not disturb anybody."""
+
+    name = "dies"
+
+    def round(self, server, state):
+        print('{"state": "finished"}')
+        if server.seed == 1 and Path("sick").exists():
+            os._exit(3)
+        return super().round(server, state)
+'''
+
+
+def grapevine(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the real comparison of this file is made: first with two methods that fail, then gone on with."""
+    before = os.getcwd()
+    os.chdir(tmp_path_factory.mktemp("compare"))
+    Path("own.py").write_text(OWN)
+    yield Path.cwd()
+    os.chdir(before)
+
+
+METHODS = ["fedprox:mu=0.1", "own.py:Fails", "own.py:Dies"]
+
+
+@pytest.fixture(scope="module")
+def broken(folder):
+    """What the comparison left when some of its runs failed, and when each result was written."""
+    Path("sick").touch()
+    made = gv.compare(METHODS, "digits", "c", **SMALL, set={"lr": 0.2}, workers=2)
+    Path("sick").unlink()
+    written = {path.parent.name: path.stat().st_mtime_ns for path in Path("c/runs").glob("*/result.json")}
+    return made, written, Path("c/report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def mended(broken):
+    return gv.compare(METHODS, "digits", "c", **SMALL, set={"lr": 0.2}, workers=1, resume=True)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_that_fails_costs_nobody_else_anything(broken):
+    made, written, page = broken
+    failed = {(run["method"], run["seed"]): run["error"] for run in made.failed}
+    assert set(failed) == {("fails", 0), ("fails", 1), ("dies", 1)}
+    assert failed["fails", 0] == "ValueError: <b>the second round</b> went wrong"
+    assert "ended with code 3" in failed["dies", 1]
+    assert len(made.runs) == 12 and len(written) == 9
+    rows = {row["method"]: row for row in made.table}
+    assert rows["fails"]["accuracy"] is None and len(rows["fails"]["errors"]) == 2
+    assert rows["dies"]["seeds"] == 1 and rows["fedprox:mu=0.1"]["seeds"] == 2
+    assert "&lt;b&gt;the second round" in page and "<b>the second" not in page
+    assert "9 of 12 runs are finished, 3 failed" in page
+    assert "went wrong" in Path("c/log.txt").read_text()
+
+
+def test_resume_runs_only_what_is_missing(broken, mended):
+    assert mended.failed == [] and mended.data["state"] == "finished"
+    for name, written in broken[1].items():
+        assert Path("c/runs", name, "result.json").stat().st_mtime_ns == written
+    assert {row["method"]: row["seeds"] for row in mended.table} == dict.fromkeys(
+        ["alone", "fedavg", "fedprox:mu=0.1", "fails", "dies", "supervised"], 2
+    )
+    # A method that is FedAvg in all but name, stopped in the middle and gone on with, has FedAvg's numbers.
+    history = {name: Path("c/runs", f"{name}-seed1", "history.jsonl").read_bytes() for name in ("fedavg", "fails", "dies")}
+    assert history["fails"] == history["fedavg"] == history["dies"]
+
+
+def test_all_methods_of_a_seed_have_one_split_and_other_seeds_another(mended):
+    def digest(name):
+        return json.loads(Path("c/runs", name, "settings.json").read_text())["data"]["split"]
+
+    for seed in (0, 1):
+        assert len({digest(f"{name}-seed{seed}") for name in ("alone", "fedavg", "fedprox-mu=0.1", "dies")}) == 1
+    assert digest("fedavg-seed0") != digest("fedavg-seed1")
+    assert digest("fedavg-seed0") == mended.data["cells"][0]["split"]["0"]
+
+
+def test_a_run_has_the_bits_of_a_lone_train(mended):
+    alone = grapevine("train", "fedprox", "--data", "digits", *FLAGS, "--set", "mu=0.1", "--set", "lr=0.2", "--seed", 1,
+                      "--workers", 2, "--out", "lone")  # fmt: skip
+    assert alone.exit_code == 0, alone.output
+    for name in ("history.jsonl", "messages.jsonl", "model.safetensors", "split.json"):
+        assert Path("lone", name).read_bytes() == Path("c/runs/fedprox-mu=0.1-seed1", name).read_bytes(), name
+    results = [json.loads(Path(where, "result.json").read_text()) for where in ("lone", "c/runs/fedprox-mu=0.1-seed1")]
+    for result in results:
+        del result["seconds"], result["peak_memory_mb"]
+    assert results[0] == results[1]
+
+
+def test_the_command_shows_a_finished_comparison_without_running_it(mended):
+    words = ["compare", *METHODS, "--data", "digits", *FLAGS, "--seeds", 2, "--set", "lr=0.2", "--out", "c"]
+    refused = grapevine(*words)
+    assert refused.exit_code == 2 and "c exists and is not empty" in refused.output
+    shown = grapevine(*words, "--resume", "--latex")
+    assert shown.exit_code == 0, shown.output
+    assert "fedprox:mu=0.1" in shown.output and "alone (bound)" in shown.output and "\x1b" not in shown.output
+    assert "\\begin{tabular}" in Path("c/table.tex").read_text()
+    table = json.loads(grapevine(*words, "--resume", "--json").output)
+    assert table == json.loads(json.dumps(mended.table))
+    other = grapevine(*words[:-4], "--set", "lr=0.3", "--out", "c", "--resume")
+    assert other.exit_code == 2 and "was begun with --set" in other.output
+    other = grapevine(*words, "--rounds", 3, "--resume")
+    assert other.exit_code == 2 and "was begun with --rounds 2, not 3" in other.output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send to one process")
+def test_ctrl_c_leaves_a_folder_that_resume_continues(folder):
+    words = [
+        "compare",
+        "fedprox:mu=0.1",
+        "--data",
+        "digits",
+        *FLAGS,
+        "--rounds",
+        "400",
+        "--seeds",
+        "1",
+        "--workers",
+        "1",
+        "--out",
+        "i",
+    ]
+    command = [sys.executable, "-m", "grapevine", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and not list(Path("i").glob("runs/*/checkpoint/manifest.json")):
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "--resume" in said[1], said
+    held = comparison.load("i")
+    assert held.data["state"] == "stopped" and not all(run["state"] == "finished" for run in held.runs)
+    assert "runs are finished" in Path("i/report.html").read_text()
+
+
+def test_a_process_ends_with_its_starter():
+    process = subprocess.Popen([sys.executable, "-m", "grapevine.compare_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process.stdin.close()
+    assert process.wait(60) == 0
+    process.stdout.close()
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["fedprox", "--set", "nothing=1"], "none of the methods has a field 'nothing'"),
+        (["fedprox", "--set", "fedprox.nothing=1"], "fedprox has no field 'nothing'"),
+        (["fedprox", "--set", "xclp.alpha=1"], "xclp is not among the methods compared"),
+        (["fedprox:mu=high"], "mu=high is not a number"),
+        (["fedprox:nothing=1"], "has no field 'nothing'"),
+        (["fedprox", "fedprox"], "fedprox is there twice"),
+        (["fedproxx"], "did you mean 'fedprox'"),
+        (["semifl"], "semifl cannot use labels at the clients"),
+        (["fedprox", "--seeds", "0"], "--seeds is 0"),
+        (["fedprox", "--workers", "0"], "workers is 0"),
+        (["fedprox", "--vary", "seed=1,2"], "--vary seed=… is not known"),
+        (["fedprox", "--vary", "clients"], "is not flag=a,b,c"),
+        (["fedprox", "--vary", "clients=4,many"], "many is not a number"),
+        (["fedprox", "--vary", "clients=4,4"], "names a value twice"),
+        (["fedprox", "--vary", "labels=clients:40,clients:x"], "is not understood"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_nothing(tmp_path, words, sentence):
+    done = grapevine("compare", *words, "--data", "digits", *FLAGS, "--out", tmp_path / "c")
+    assert done.exit_code == 2 and sentence in done.output, done.output
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("!")
+    done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--out", tmp_path, "--resume")
+    assert done.exit_code == 2 and "holds no comparison" in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    done = grapevine("leaderboard", tmp_path, "--out", tmp_path / "l.html")
+    assert done.exit_code == 2 and "holds no comparison" in done.output
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def test_methods_with_fields_and_objects_are_read():
+    assert comparison.entry("xclp").settings == {}
+    plain = comparison.entry("xclp:secure=plain,alpha=0.9")
+    assert (plain.spec, plain.settings, plain.folder) == (
+        "xclp",
+        {"secure": "plain", "alpha": "0.9"},
+        "xclp-secure=plain,alpha=0.9",
+    )
+    assert comparison.entry(gv.methods.FedProx(mu=0.5)) == comparison.entry("fedprox:mu=0.5")
+    assert comparison.entry(gv.methods.FedAvg()) == comparison.entry("fedavg")
+
+
+def test_commas_in_vary_belong_to_values_where_they_do():
+    assert comparison.varied(["labels=clients:100,clients:500"]) == {"labels": ["clients:100", "clients:500"]}
+    assert comparison.varied(["labels=server:5,clients:all"]) == {"labels": ["server:5,clients:all"]}
+    assert comparison.varied(["labels=server:5@0,2,5,server:9,clients:7,fraction:0.1"]) == {
+        "labels": ["server:5@0,2,5", "server:9,clients:7", "fraction:0.1"]
+    }
+    assert comparison.varied(["partition=iid,dirichlet:0.1", "partition=shards:2", "per-round=2,4"]) == {
+        "partition": ["iid", "dirichlet:0.1", "shards:2"], "per_round": ["2", "4"],
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- numbers, from runs that are made up
+
+
+def made_up(out: Path, methods, accuracy, vary=None, seeds=3, leave_out=(), **flags):
+    """A comparison whose runs are written here instead of run: `accuracy(label, cell values, seed)`."""
+    plan = comparison.Plan(methods, _flags(**flags), list(range(seeds)), vary or {}, {}, None, False, out, "grapevine compare …")
+    out.mkdir()
+    plan._plan(plan._splits())
+    for job in plan.jobs:
+        if (job.label, job.seed) in leave_out:
+            continue
+        run, final = out / job.folder, accuracy(job.label, plan.cells[job.cell].values, job.seed)
+        run.mkdir(parents=True)
+        lines = [dict(round=r, accuracy=final * r / 4, bytes_up=100 * r, bytes_down=300 * r) for r in range(5)]
+        (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        result = dict(
+            rounds=4, accuracy=final, accuracy_last=final, balanced_accuracy=final / 2, best_round=4, bytes_up=400,
+            bytes_down=1200, flops=10**9, seconds=2.0, pseudo_label_accuracy=None, peak_memory_mb=1,
+        )  # fmt: skip
+        (run / "result.json").write_text(json.dumps(result))
+    return plan
+
+
+def _flags(**changes):
+    flags = dict(
+        data="digits", data_dir=None, split_file=None, label=None, party=None, clients=4, partition=None, labels="clients:40",
+        flip=0.0, irrelevant=None, validation=0.1, model=None, norm=None, rounds=4, per_round=2, workers=1, device="auto",
+        mode="fast", evaluate_every=0, patience=0,
+    )  # fmt: skip
+    return flags | changes
+
+
+def tabled(plan):
+    """The plan's table, without a run."""
+    for job in plan.jobs:
+        job.state = "finished" if (plan.out / job.folder / "result.json").exists() else "waiting"
+    plan._write(compare_table, "finished")
+    return comparison.load(plan.out)
+
+
+LEVEL = {"alone": 0.4, "fedavg": 0.6, "fedprox": 0.7, "fedsem": 0.8, "supervised": 0.9}
+
+
+def noisy(label, values, seed):
+    return LEVEL[label] + random.Random(f"{label}{seed}").uniform(-0.05, 0.05)
+
+
+def test_means_spread_and_paired_test(tmp_path):
+    made = tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy))
+    assert [row["method"] for row in made.table] == ["alone", "fedavg", "fedprox", "fedsem", "supervised"]
+    rows = {row["method"]: row for row in made.table}
+    assert [row["method"] for row in made.table if row["best"]] == ["fedsem"]  # supervised is better, and a bound
+    assert {name for name, row in rows.items() if row["bound"]} == {"alone", "fedavg", "supervised"}
+    these, best = ([noisy(name, {}, seed) for seed in range(3)] for name in ("fedprox", "fedsem"))
+    mean = sum(these) / 3
+    assert rows["fedprox"]["accuracy"] == pytest.approx(mean)
+    assert rows["fedprox"]["accuracy_std"] == pytest.approx(math.sqrt(sum((a - mean) ** 2 for a in these) / 2))
+    assert rows["fedprox"]["p"] == pytest.approx(ttest_rel(these, best).pvalue)
+    assert rows["fedprox"]["difference"] == pytest.approx(mean - sum(best) / 3)
+    assert rows["fedsem"]["p"] is None
+    # 1600 bytes over 4 rounds of 2 clients.
+    assert rows["fedprox"]["bytes_per_client_round"] == 200
+
+
+def test_a_paired_test_needs_two_seeds_and_a_difference():
+    assert compare_table.paired({0: 0.5}, {0: 0.4})[1:] == (None, 1)
+    assert compare_table.paired({0: 0.5}, {1: 0.4}) == (None, None, 0)
+    assert compare_table.paired({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6})[1] == 1.0
+    difference, p, pairs = compare_table.paired({0: 0.5, 1: 0.6, 7: 0.1}, {0: 0.25, 1: 0.35, 8: 0.2})
+    assert (difference, p, pairs) == (pytest.approx(0.25), 0.0, 2)
+    assert compare_table.mean_and_std([0.5, None]) == (0.5, None)
+    assert compare_table.mean_and_std([]) == (None, None)
+
+
+def test_rounds_and_bytes_to_the_target(tmp_path):
+    plan = made_up(tmp_path / "c", ["fedprox", "fedsem"], lambda label, values, seed: LEVEL[label])
+    rows = {row["method"]: row for row in tabled(plan).table}
+    # Curves rise by a quarter of the last accuracy a round; fedavg's 0.6 is reached by 0.8 in round 3, by 0.7 in round 4.
+    assert rows["fedsem"]["target"] == pytest.approx(0.6)
+    assert (rows["fedsem"]["target_rounds"], rows["fedsem"]["target_bytes"]) == (3, 1200)
+    assert (rows["fedprox"]["target_rounds"], rows["fedprox"]["target_bytes"]) == (4, 1600)
+    assert rows["alone"]["target_rounds"] is None
+    markdown = (tmp_path / "c" / "table.md").read_text()
+    assert "not reached" in next(line for line in markdown.splitlines() if line.startswith("| alone"))
+    plan.target = plan.data["target"] = 0.2
+    rows = {row["method"]: row for row in tabled(plan).table}
+    assert (rows["alone"]["target_rounds"], rows["fedsem"]["target_rounds"]) == (2, 1)
+
+
+def test_the_tables_on_disk_say_the_same(tmp_path):
+    made = tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy, leave_out={("fedprox", 1)}))
+    with open(tmp_path / "c" / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == [row["method"] for row in made.table]
+    assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in made.table]
+    markdown = (tmp_path / "c" / "table.md").read_text()
+    assert "| fedprox |  | 2 of 3 |" in markdown and "| **fedsem** |" in markdown
+    assert "1 runs are not finished yet" in markdown
+    tex = compare_table.as_latex(made.data)
+    assert tex.count(r"\\") == 6 and r"$\pm$" in tex and r"\textbf{fedsem}" in tex
+    assert compare_table.tex("50 % of {a_b} & c") == r"50 \% of \{a\_b\} \& c"
+
+
+def test_bounds_follow_the_labels(tmp_path):
+    def methods(labels, asked, **flags):
+        plan = comparison.Plan(asked, _flags(labels=labels, **flags), [0], {}, {}, None, False, tmp_path / labels[:3], "")
+        plan.out.mkdir()
+        plan._plan(plan._splits())
+        return [(line["label"], bool(line["bound"])) for line in plan.data["cells"][0]["lines"]]
+
+    assert methods("server:50", ["semifl"]) == [("server-only", True), ("semifl", False), ("supervised", True)]
+    assert methods("clients:40", ["supervised", "fedsem"])[-2:] == [("fedsem", False), ("supervised", True)]
+    # With all labels, plain averaging is one of the methods, and there is nothing above it.
+    assert methods("all", ["fedavg", "fedprox"]) == [("alone", True), ("fedavg", False), ("fedprox", False)]
+
+
+# ---------------------------------------------------------------- pages
+
+
+GRID = {"labels": ["clients:20", "clients:40", "clients:80"], "partition": ["iid", "shards:2"]}
+
+
+@pytest.fixture
+def grid(tmp_path):
+    def accuracy(label, values, seed):
+        return noisy(label, values, seed) - (0.2 if label == "fedsem" and values["partition"] == "iid" else 0)
+
+    return tabled(
+        made_up(tmp_path / "grid", ["fedprox", "fedsem"], accuracy, GRID, leave_out={("alone", 0), ("alone", 1), ("alone", 2)})
+    )
+
+
+def test_a_grid_has_a_cell_for_every_combination(grid):
+    assert [cell["values"] for cell in grid.data["cells"]][:3] == [
+        dict(labels="clients:20", partition="iid"), dict(labels="clients:20", partition="shards:2"),
+        dict(labels="clients:40", partition="iid"),
+    ]  # fmt: skip
+    assert len(grid.runs) == 6 * 5 * 3 and len({run["folder"] for run in grid.runs}) == 90
+    page = (grid.out / "report.html").read_text()
+    assert "fedsem in 3" in page and "fedprox in 3" in page
+    panels = re.findall(r"<figcaption><h3>(partition [^<]*)</h3>", page)
+    assert panels == ["partition iid", "partition shards:2"]
+    assert "labels at the clients" in page
+
+
+def test_values_of_one_kind_have_places_on_a_line():
+    assert compare_page._is_scale(["clients:20", "clients:40"]) and compare_page._is_scale([0.1, 0.2])
+    assert not compare_page._is_scale(["iid", "dirichlet:0.1"]) and not compare_page._is_scale(["clients:20", "server:20"])
+    assert compare_page.number("clients:1000/50") == 1000 and compare_page.number("iid") is None
+
+
+def test_the_page_is_self_contained_and_works_while_runs_are_missing(tmp_path):
+    plan = made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy, leave_out={("fedsem", s) for s in range(3)} | {("fedprox", 2)})
+    tabled(plan)
+    plan._write(compare_table, "going")
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert '<meta http-equiv="refresh"' in page and "11 of 15 runs are finished" in page
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    assert "2 (waiting)" in page
+    policy = re.search(r"script-src ([^;]*);", html.unescape(page))[1]
+    assert policy.count("sha256-") == 2 == page.count("<script>")
+
+
+def test_nothing_is_finished_yet(tmp_path):
+    tabled(made_up(tmp_path / "c", ["fedprox"], noisy, leave_out={(label, s) for label in LEVEL for s in range(3)}))
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "No method has a result yet" in page and "No run is finished yet" in page
+
+
+def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
+    other = tabled(made_up(tmp_path / "other", ["fedsem", "fedprox"], lambda label, values, seed: LEVEL[label], clients=5))
+    ranks = {one["method"]: one for one in compare_page.ranking(compare_page.places([grid, other]))}
+    # fedsem is first in 3 of 6 cells of the grid and in the other one, fedprox in the 3 that are left.
+    assert ranks["fedsem"]["mean_rank"] == pytest.approx((4 * 1 + 3 * 2) / 7) and ranks["fedsem"]["wins"] == 4
+    assert ranks["fedprox"]["mean_rank"] == pytest.approx((3 * 1 + 4 * 2) / 7)
+    assert ranks["supervised"]["mean_rank"] is None and ranks["alone"]["settings"] == 1
+    done = grapevine("leaderboard", tmp_path / "grid", tmp_path / "other", "--out", tmp_path / "l.html")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "l.html").read_text()
+    assert 'href="grid/report.html"' in page and "fedsem has the best mean rank, 1.43, over 7 of 7 settings" in page
+    listed = grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path / "l.html", "--json")
+    assert json.loads(listed.stdout)[0]["method"] in ("fedsem", "fedprox")
+    assert grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path).exit_code == 2
+
+
+def test_a_damaged_compare_json_is_a_sentence(tmp_path):
+    (tmp_path / "compare.json").write_text("{")
+    with pytest.raises(Mistake, match="not readable as JSON"):
+        comparison.load(tmp_path)
+    (tmp_path / "compare.json").write_text('{"job": "compare"}')
+    with pytest.raises(Mistake, match="did not write"):
+        compare_page.write(tmp_path)
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width, dark", [(1200, False), (375, True)])
+def test_pages_load_without_complaint_and_fit(browser: Browser, grid, tmp_path, width, dark):  # noqa: F811
+    one = tabled(made_up(tmp_path / "one", ["fedprox", "fedsem"], noisy))
+    board = compare_page.write_leaderboard([grid, one], tmp_path / "l.html")
+    for path in (grid.out / "report.html", one.out / "report.html", board):
+        browser.visit(path, width, dark)
+        assert browser.complaints() == []
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.browser
+def test_sorting_and_choosing_by_mouse_and_keyboard(browser: Browser, tmp_path):  # noqa: F811
+    made = tabled(made_up(tmp_path / "one", ["fedprox", "fedsem"], noisy))
+    browser.visit(made.out / "report.html", 1200, False)
+    names = "[...document.querySelectorAll('.sorted tbody tr')].map(r => r.cells[0].firstChild.textContent)"
+    head = "[...document.querySelectorAll('.sorted th button')].find(b => b.textContent == 'accuracy')"
+    first = browser.ask(names)
+    browser.ask(f"{head}.click()")
+    best_first = [row["method"] for row in sorted(made.table, key=lambda row: -row["accuracy"])]
+    assert browser.ask(names) == best_first != first
+    assert browser.ask(f"{head}.closest('th').getAttribute('aria-sort')") == "descending"
+    browser.ask(f"{head}.focus()")
+    browser.press("Enter")
+    assert browser.ask(names) == best_first[::-1]
+
+    shown = "[...document.querySelectorAll('[data-of=\"0\"]')].map(m => getComputedStyle(m).display != 'none')"
+    assert set(browser.ask(shown)) == {True}
+    browser.ask("document.querySelector('[data-pick=\"0\"]').click()")
+    assert set(browser.ask(shown)) == {False}
+    browser.ask("document.querySelector('[data-pick=\"0\"]').click()")
+    assert set(browser.ask(shown)) == {True}
+    browser.ask("document.querySelector('figure svg[role=img]').focus({preventScroll: true})")
+    browser.press("End")
+    assert browser.ask("document.getElementById('tip').textContent").startswith("round: 4\n")
+    assert browser.complaints() == []
