@@ -10,7 +10,7 @@ from typing import Any
 
 from grapevine import charts, page
 from grapevine.charts import count
-from grapevine.cleaning import BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
+from grapevine.cleaning import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
 from grapevine.methods.mp_ssfl import ACTIONS
 from grapevine.page import text
 from grapevine.store import write_atomically
@@ -19,6 +19,11 @@ from grapevine.terminal import percent, size
 MOST_PARTIES = 30  # drawn one by one
 MOST_CLASSES = 60  # in a confusion
 NONE, ASIDE, FOREIGN = "no label", "set aside", "irrelevant"
+KINDS = dict(
+    doubted="Labels most in doubt: mended, the highest loss first.",
+    unsure="What the classifier is least sure of: set aside, the lowest confidence first.",
+    far="Far from the server's rows, and not set aside: the farthest first.",
+)
 STYLE = """<style>
 .examples{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,10.5rem),1fr));gap:.8rem;
   margin:.6rem 0 0;padding:0;list-style:none}
@@ -27,9 +32,6 @@ STYLE = """<style>
 .examples img{display:block;width:100%;max-width:7rem;aspect-ratio:1;object-fit:contain;image-rendering:pixelated;
   margin:0 0 .4rem;background:var(--page);border-radius:.3rem}
 .examples b{font-weight:650}.examples s{color:var(--soft)}
-.examples dl{display:grid;grid-template-columns:1fr auto;gap:0 .6rem;margin:.3rem 0 0;color:var(--soft);
-  font-variant-numeric:tabular-nums}
-.examples dd{margin:0;text-align:right}
 .plane rect.cell0{fill:var(--heat)}.plane .cut{stroke:var(--warn);stroke-width:1.5px;stroke-dasharray:5 3}
 .plane .region{font-weight:650;fill:var(--warn)}
 </style>"""
@@ -88,7 +90,7 @@ def _head(summary: dict, names: str) -> str:
         tiles["right before"] = percent(before)
     if after is not None:
         tiles["right after"] = percent(after)
-    tiles |= {"sent in all": size(summary["bytes_up"] + summary["bytes_down"]), "time": f"{summary['seconds']:.1f} s"}
+    tiles["time"] = f"{summary['seconds']:.1f} s"
     notices = "".join(f'<p class="notice">{text(note)}</p>' for note in summary["warnings"])
     boxes = "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in tiles.items())
     return f'{STYLE}{kind}<h1>{text(sentence)}.</h1><p>{text(" ".join(told))}</p>{notices}<dl class="tiles">{boxes}</dl>'
@@ -104,9 +106,8 @@ def _trust(expected: dict, tau: float) -> str:
 
 
 def _parties(parties: list[dict]) -> str:
-    heads = ["party", "rows", "kept", "mended", "newly labelled", "set aside", "relevant"]
-    rows = [[p["id"], p["n"], p["kept"], p["mended"] - p["labelled"], p["labelled"], p["set_aside"],
-             percent(1 - p["set_aside"] / p["n"])] for p in parties]  # fmt: skip
+    heads = ["party", "rows", "kept", "mended", "newly labelled", "set aside"]
+    rows = [[p["id"], p["n"], p["kept"], p["mended"] - p["labelled"], p["labelled"], p["set_aside"]] for p in parties]
     drawn = ""
     if 1 < len(parties) <= MOST_PARTIES:
         parts = {"kept": [r[2] for r in rows], "mended": [r[3] for r in rows], "newly labelled": [r[4] for r in rows],
@@ -121,7 +122,7 @@ def _measured(summary: dict) -> str:
     if measured is None:
         return ""
     heads = ["what", "found", "right", "there were", "precision", "recall", "F1"]
-    rows = [_line(name, m) for name, m in measured.items() if m["found"] or m["of"]]
+    rows = [_line(name, m) for name, m in measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)]
     note = (
         "Precision is the share of what was found that is right, recall the share of what there was that was found. A row whose "
         "true class is empty, or unknown to the server, is irrelevant."
@@ -140,7 +141,7 @@ def _measured(summary: dict) -> str:
     for p in summary["per_client"]:
         if p["measured"]:
             m = p["measured"]
-            before, after = (m[f"labels right {when}"]["precision"] for when in ("before", "after"))
+            before, after = (m[when]["precision"] for when in (BEFORE, AFTER))
             wrong, aside = m["wrong labels found"], m["irrelevant rows set aside"]
             pairs = [wrong["precision"], wrong["recall"], aside["precision"], aside["recall"]]
             lines.append([p["id"], *(percent(value) for value in (before, after, *pairs))])
@@ -245,8 +246,7 @@ def _suspicious(folder: Path, parties: list[dict]) -> str:
     for p in parties[:MOST_PARTIES]:
         path = folder / p["id"] / "suspicious.json"
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        cards = _examples("Labels most in doubt", "mended; the highest loss first", found.get("doubted", []))
-        cards += _examples("Least like the server's rows", "set aside; the lowest confidence first", found.get("strange", []))
+        cards = "".join(_examples(told, found.get(name, [])) for name, told in KINDS.items())
         told = cards or '<p class="aside">Nothing was mended or set aside.</p>'
         shown.append(f'<div class="card{" below" if shown else ""}"><h3>{text(p["id"])}</h3>{told}</div>')
     left = len(parties) - MOST_PARTIES
@@ -254,25 +254,38 @@ def _suspicious(folder: Path, parties: list[dict]) -> str:
     return "".join(shown) + more
 
 
-def _examples(title: str, how: str, found: list[dict]) -> str:
+def _examples(told: str, found: list[dict]) -> str:
+    """Cards with pictures; of tables, a line each with the features that lie farthest from the server's means."""
     if not found:
         return ""
-    return f'<p class="aside">{text(title)}: {text(how)}.</p><ul class="examples">{"".join(map(_example, found))}</ul>'
+    told = f'<p class="aside">{text(told)}</p>'
+    if found[0]["picture"]:
+        return f'{told}<ul class="examples">{"".join(map(_card, found))}</ul>'
+    truth = found[0]["truth"] is not None
+    values = any(one["values"] for one in found)
+    heads = ["row", "given", "classifier", "action", "loss", "confidence", *(["truth"] if truth else [])]
+    heads += ["farthest from the server's means (deviations)"] if values else []
+    return told + charts.table(heads, [_cells(one, truth, values) for one in found])
 
 
-def _example(one: dict) -> str:
+def _cells(one: dict, truth: bool, values: bool) -> list:
+    far = ", ".join(f"{name} {'—' if v is None else f'{v:g}'} ({z:+.1f})" for name, v, z in one["values"])
+    given = NONE if one["given"] is None else one["given"]
+    loss = one["loss"] if one["loss"] is None or isinstance(one["loss"], str) else f"{one['loss']:.3f}"
+    cells = [one["id"], given, one["proposed"], one["action"], loss, f"{one['confidence']:.3f}"]
+    return [*cells, *([one["truth"] or FOREIGN] if truth else []), *([far] if values else [])]
+
+
+def _card(one: dict) -> str:
     given = NONE if one["given"] is None else str(one["given"])
-    shown = f'<img alt="{text(one["id"])}" src="data:image/png;base64,{text(one["picture"])}">' if one["picture"] else ""
-    change = f"<s>{text(given)}</s> → <b>{text(one['proposed'])}</b>" if one["action"] == ACTIONS[1] else f"{text(given)}"
-    also = "" if one["action"] == ACTIONS[1] else f"<br>perhaps {text(one['proposed'])}"
-    loss = "" if one["loss"] is None else f", loss {text(one['loss'])}"
+    shown = f'<img alt="{text(one["id"])}" src="data:image/png;base64,{text(one["picture"])}">'
+    if one["action"] == ACTIONS[1]:
+        change = f"<s>{text(given)}</s> → <b>{text(one['proposed'])}</b>"
+    else:
+        change = f"{text(given)}<br>perhaps {text(one['proposed'])}"
+    loss = "" if one["loss"] is None else f"<br>loss {text(one['loss'])}"
     truth = "" if one["truth"] is None else f"<br>truth: {text(one['truth'] or FOREIGN)}"
-    values = "".join(
-        f"<dt>{text(n)}</dt><dd>{text('—' if v is None else f'{v:g}')} ({z:+.1f} σ)</dd>" for n, v, z in one["values"]
-    )
-    values = f"<dl>{values}</dl>" if values else ""
-    told = f"confidence {one['confidence']:.3f}{loss}"
-    return f"<li>{shown}<div>{text(one['id'])}</div>{change}{also}<br>{told}{truth}{values}</li>"
+    return f"<li>{shown}<div>{text(one['id'])}</div>{change}<br>confidence {one['confidence']:.3f}{loss}{truth}</li>"
 
 
 # Classes, confusions -------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The clean job: parties' rows and a server's labelled rows in; each label kept or mended, or the row set aside.
 
-`clean` runs it in this process on arrays or files; `read_files` and `from_arrays` read, `check` refuses, `plan` says beforehand
-what would travel, `run` does it and `write` leaves a folder per party. The decisions are `methods.mp_ssfl.Clean`.
+`clean` runs it in this process on arrays or files (read by `clean_rows`); `check` refuses, `plan` says beforehand what would
+travel, `run` does it and `write` leaves a folder per party. The decisions are `methods.mp_ssfl.Clean`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from PIL import Image
 from torch import Tensor
 
 from grapevine import __version__, labelling, models, wire
+from grapevine.clean_rows import Holding, from_arrays, read_files
 from grapevine.core import Client, Meter, ModelSource, Server
 from grapevine.data import tables
-from grapevine.data.datasets import images
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.experiment import check_head
-from grapevine.labelling import Party, require_new
+from grapevine.labelling import require_new
 from grapevine.learn import fit
 from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_thresholds, moments, standardised
-from grapevine.parties import PIXELS, PRETRAINED, model_features, party_names
-from grapevine.runs import Model, peak_memory_mb
+from grapevine.runs import peak_memory_mb
 from grapevine.simulate import Simulation
 from grapevine.store import Memory
 
@@ -43,23 +42,13 @@ STEPS = 1000  # at least so many for the classifier: fewer would leave it unsure
 EPOCHS = 30
 SHOWN = 12  # examples of each kind and party in the report
 VALUES = 6  # features told of an example
+FAR = 10  # deviations from the server's mean: beyond, a classifier may be sure of what it has never seen
 SIDE = 96  # pixels of an example's picture, at most
 BINS = 24  # of the picture of loss and confidence, each way
 MOST_LOSS, LEAST_LOSS, MOST_NINES = 2.0, -4.0, 4.0  # its edges: log10 of the loss, −log10 of what is missing from 1
 COUNTS = "how many rows this party kept, mended and set aside"
+BEFORE, AFTER = "labels right before", "labels right after"  # of the rows with a label, given or new
 NOTHING = "nothing: an empty answer, that this party has decided"
-
-
-@dataclass(frozen=True)
-class Holding(Party):
-    """Rows of a party, or of the server: a table (n, d), or images (n, c, h, w) as uint8. And what people can see of them."""
-
-    columns: tuple[str, ...] = ()
-    pictures: Tensor | None = None
-
-    @property
-    def image(self) -> bool:
-        return self.x.ndim == 4
 
 
 @dataclass(frozen=True)
@@ -80,6 +69,7 @@ class PartyCleaned:
     proba: np.ndarray  # a column for each class of the result
     measured: dict[str, dict[str, int]] | None = None  # by what: found, right, of; where the truth is known
     truth: list[str | None] | None = field(default=None, repr=False)
+    far: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows not set aside, though far from the server's
     examples: dict[str, list[dict]] = field(default_factory=dict, repr=False)
     disclosure: list[dict] = field(default_factory=list, repr=False)
 
@@ -88,7 +78,7 @@ class PartyCleaned:
         """Rows by action, and how many of the mended ones had no label before."""
         counts = {name: int((self.action == name).sum()) for name in ACTIONS}
         new = [a == ACTIONS[MENDED] and _none(g) for a, g in zip(self.action, self.given)]
-        return dict(counts, labelled=sum(new))
+        return dict(counts, labelled=int(sum(new)))
 
     @property
     def relevant(self) -> np.ndarray:
@@ -212,11 +202,12 @@ def run(server: Holding, parties: Sequence[Holding], method: Clean, model: str, 
     finally:
         simulation.close()
     memories = {name: Memory(simulation.store, simulation.manifests.get(name)) for name in data}
-    scaled = state["mean"], state["std"]
+    scaled = (state["mean"].numpy(), state["std"].numpy()) if method.scale == "standard" else None
     out = [_party_cleaned(party, Client(party.name, data[party.name], memories[party.name], None, seed), classes, scaled,
                           disclosure[party.name]) for party in parties]  # fmt: skip
     notes += [f"{p.name} has nothing relevant: all of its {len(p.ids)} rows were set aside, no training can use it."
               for p in out if not p.relevant.any()]  # fmt: skip
+    notes += far_notes(out)
     notes += doubts(state["expected"], method)
     messages = host.account.drain()
     up, down = (sum(line["bytes"] for line in messages if line["direction"] == way) for way in ("up", "down"))
@@ -268,7 +259,7 @@ def doubts(expected: dict[str, int], method: Clean) -> list[str]:
     return notes
 
 
-def _party_cleaned(party: Holding, client: Client, classes: Sequence[str], scaled: tuple[Tensor, Tensor],
+def _party_cleaned(party: Holding, client: Client, classes: Sequence[str], scaled: tuple[np.ndarray, np.ndarray] | None,
                    disclosure: list[dict]) -> PartyCleaned:  # fmt: skip
     """A party's decisions in the order of its rows."""
     found = client.memory["decided"]
@@ -280,8 +271,23 @@ def _party_cleaned(party: Holding, client: Client, classes: Sequence[str], scale
     action = np.array(ACTIONS)[code]
     measured = None if party.truth is None else measure(party.labels, labels, action, party.truth, classes)
     out = PartyCleaned(party.name, party.ids, party.labels, labels, action, loss.astype(float), confidence.astype(float),
-                       proposed, proba, measured, party.truth, {}, disclosure)  # fmt: skip
+                       proposed, proba, measured, party.truth, _far(party, code, scaled), {}, disclosure)  # fmt: skip
     return replace(out, examples=examples(party, out, scaled))
+
+
+def _far(party: Holding, code: np.ndarray, scaled: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+    if scaled is None or not party.columns:
+        return np.empty(0, np.int64)
+    z = np.nan_to_num(np.abs(party.x - scaled[0]) / scaled[1])
+    return np.flatnonzero((z > FAR).any(1) & (code != ASIDE))
+
+
+def far_notes(parties: Sequence[PartyCleaned]) -> list[str]:
+    far = [f"{p.name} ({len(p.far)})" for p in parties if len(p.far)]
+    told = (
+        f"some rows are more than {FAR} deviations from a mean of the server and were not set aside: {_some(far, quote='')}; a "
+    )
+    return [told + "classifier can be sure of what it has never seen, so look at them."] if far else []
 
 
 def _whole_numbers(result: CleanResult) -> CleanResult:
@@ -314,8 +320,8 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
         "unlabelled rows labelled rightly": (mended & ~had, mended & ~had & hit, relevant & ~had),
         "irrelevant rows set aside": (aside, aside & ~relevant, ~relevant),
         "right labels kept": (kept, kept & same & relevant, had & relevant & same),
-        "labels right before": (had, had & same & relevant, had & relevant),
-        "labels right after": (~aside, ~aside & hit & relevant, relevant),
+        BEFORE: (had, had & same & relevant, had),
+        AFTER: (~aside, ~aside & hit & relevant, ~aside),
     }
     return {name: dict(zip(("found", "right", "of"), (int(mask.sum()) for mask in masks))) for name, masks in lines.items()}
 
@@ -328,136 +334,6 @@ def scores(measured: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
         share = dict(precision=right / found if found else None, recall=right / of if of else None)
         out[name] = dict(found=found, right=right, of=of, **share)
     return out
-
-
-# ---------------------------------------------------------------- reading
-
-
-def read_files(server: str | Path, parties: Sequence[str | Path], label: str | None, id: str | None = None,
-               features: Sequence[str] | None = None, truth: str | None = None, impute: bool = False,
-               embed: str | None = None) -> tuple[Holding, list[Holding]]:  # fmt: skip
-    """The server's rows and one party a file, named by its stem; columns are brought into the server's order."""
-    if not parties:
-        raise Mistake("no party was given: name at least one file whose labels are to be cleaned.")
-    paths = [str(server), *map(str, parties)]
-    names = ["server", *party_names(paths[1:])]
-    folders = [Path(path).expanduser().is_dir() for path in paths]
-    if any(folders) and not all(folders):
-        odd = paths[folders.index(True)]
-        raise Mistake(f"{odd} is a folder and others are files: give the server and all parties as tables or all as folders.")
-    model = Model.load(embed) if embed not in (None, PRETRAINED) else None
-    if all(folders):
-        size = None if embed is None else PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
-        read = [_read_folder(path, name, label, truth if i else None, size) for i, (path, name) in enumerate(zip(paths, names))]
-    else:
-        read = _read_tables(paths, names, label, id, features, truth, impute)
-    if embed:
-        read = [_embedded(holding, path, embed, model) for holding, path in zip(read, paths)]
-    read = _alike(read)
-    return read[0], read[1:]
-
-
-def _read_folder(path: str, name: str, label: str | None, truth: str | None, size: int | None) -> Holding:
-    """Images: folders of classes, or a labels.csv in which `label` and `truth` name columns."""
-    listed = (Path(path).expanduser() / "labels.csv").exists()
-    other = [column for column in (label if listed else None, truth) if column and column != "label"]
-    found = tables.read_images(path, size, other)
-    labels = list(found.other.get(label, found.labels))
-    return Holding(name, found.x.numpy(), labels, found.ids, found.other.get(truth), pictures=found.x)
-
-
-def _read_tables(paths: Sequence[str], names: Sequence[str], label: str | None, id: str | None, features: Sequence[str] | None,
-                 truth: str | None, impute: bool) -> list[Holding]:  # fmt: skip
-    if label is None:
-        raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
-    pixels = [None if features else _read_pixels(path) for path in paths]
-    if any(x is not None for x in pixels):
-        odd = next((path for path, x in zip(paths, pixels) if x is None), None)
-        if odd is not None:
-            raise Mistake(f"{odd} is a table and others hold images: give the server and all parties in one form.")
-        read = [tables.read_table(path, label, *_own(path, id, truth, i == 0)) for i, path in enumerate(paths)]
-        return [Holding(name, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for name, x, t in zip(names, pixels, read)]
-    read = []
-    for i, path in enumerate(paths):
-        own_id, features_of, own_truth = _own(path, id, truth, i == 0)
-        read.append(tables.read_table(path, label, own_id, features or features_of, own_truth, impute))
-    same = tables.check_same_columns(read)
-    return [Holding(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, same)]
-
-
-def _own(path: str, id: str | None, truth: str | None, server: bool) -> tuple[str | None, None, str | None]:
-    """The id and truth columns of a file. The server needs neither, but what it has of them is no feature."""
-    if not server:
-        return id, None, truth
-    present = tables.column_names(path)
-    return id if id in present else None, None, truth if truth in present else None
-
-
-def _read_pixels(path: str) -> Tensor | None:
-    """The images in an NPZ file; None if it is a table."""
-    if Path(path).suffix.lower() != ".npz":
-        return None
-    with tables.open_npz(tables.existing_file(path)) as arrays:
-        return as_images(tables.take_array(Path(path), arrays, "X"))
-
-
-def as_images(x: Any) -> Tensor | None:
-    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w) as images; None if it is none of them."""
-    x = np.asarray(x)
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or 0 in x.shape:
-        return None
-    if x.ndim == 4 and x.shape[3] not in (1, 3):
-        if x.shape[1] not in (1, 3):
-            return None
-        x = x.transpose(0, 2, 3, 1)
-    return images(x)
-
-
-def _embedded(holding: Holding, path: str, embed: str, model: Model | None) -> Holding:
-    """The features of a network in place of the rows; pictures stay, for people to look at."""
-    if model:
-        return replace(holding, x=model_features(model, holding.x, path)[0], columns=())
-    if not holding.image:
-        raise Mistake(f"{embed} takes images, and {path} is a table: leave --embed out, or name a run trained on tables.")
-    from grapevine.data.embed import embed_images
-
-    x = embed_images(torch.as_tensor(holding.x), embed, PIXELS)
-    return replace(holding, x=x.numpy().astype(np.float64), columns=())
-
-
-def from_arrays(server: Any, parties: Sequence[Any], names: Sequence[str] | None = None, truth: Sequence[Any] | None = None,
-                impute: bool = False) -> tuple[Holding, list[Holding]]:  # fmt: skip
-    """The same from (X, y) pairs."""
-    own = labelling._from_arrays([server], ["server"], None, impute)
-    theirs = labelling._from_arrays(parties, names, truth, impute)
-    out = []
-    for party, pair in zip([*own, *theirs], [server, *parties]):
-        pixels = as_images(pair[0])
-        x = party.x if pixels is None else pixels.numpy()
-        columns = tuple(f"x{j + 1}" for j in range(x.shape[1])) if pixels is None else ()
-        out.append(Holding(party.name, x, party.labels, party.ids, party.truth, columns=columns, pictures=pixels))
-    out = _alike(out)
-    return out[0], out[1:]
-
-
-def _alike(read: list[Holding]) -> list[Holding]:
-    """All as colour images if some are; a sentence if sizes or numbers of features differ."""
-    colour = any(holding.image and holding.x.shape[1] == 3 for holding in read)
-    read = [replace(h, x=np.repeat(h.x, 3, 1)) if colour and h.image and h.x.shape[1] == 1 else h for h in read]
-    server = read[0]
-    for holding in read[1:]:
-        if holding.image != server.image:
-            odd = ("images", "a table") if holding.image else ("a table", "images")
-            raise Mistake(f"{holding.name} has {odd[0]} and the server {odd[1]}: give the server and all parties in one form.")
-        if holding.x.shape[1:] != server.x.shape[1:]:
-            if server.image:
-                a, b = (f"{h.x.shape[3]}×{h.x.shape[2]}" for h in (holding, server))
-                raise Mistake(
-                    f"{holding.name} has images of {a} pixels and the server of {b}: bring all to one size, or use --embed."
-                )
-            a, b = holding.x.shape[1], server.x.shape[1]
-            raise Mistake(f"{holding.name} has {a} features and the server has {b}: give all the same columns.")
-    return read
 
 
 # ---------------------------------------------------------------- beforehand
@@ -475,7 +351,9 @@ def check(server: Holding, parties: Sequence[Holding], method: Clean) -> list[st
     notes = tables.spelling_warnings(tables.sort_names({name for h in (server, *parties) for name in h.classes}))
     left = sum(label is None for label in server.labels)
     if left:
-        notes.append(f"{_rows(left)} of the server without a label and not used.")
+        notes.append(
+            f"{left} of the server's rows {'has' if left == 1 else 'have'} no label and {'is' if left == 1 else 'are'} not used."
+        )
     few = [name for name in server.classes if sum(label == name for label in server.labels) < 5]
     if few:
         notes.append(f"the server has fewer than 5 rows of {_some(few)}: the classifier will hardly know what they look like.")
@@ -507,12 +385,8 @@ def _check_names(names: Sequence[str]) -> None:
             raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
 
 
-def _rows(n: int) -> str:
-    return "1 row is" if n == 1 else f"{n} rows are"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    told = ", ".join(f"'{name}'" for name in names[:most])
+def _some(names: Sequence[str], most: int = 5, quote: str = "'") -> str:
+    told = ", ".join(f"{quote}{name}{quote}" for name in names[:most])
     return told + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -545,7 +419,9 @@ def plan(
 
 def _seconds(network: models.Network, rows: Rows, method: Clean, theirs: int, workers: int) -> float:
     """A few steps of training and one prediction, timed on a part of the rows."""
+    torch.set_num_threads(1)  # as the job itself does
     some = rows.take(torch.arange(min(len(rows), 5 * method.batch)))
+    fit(network, some, 1e-6, 1, torch.Generator().manual_seed(0), method.batch)  # the first steps of a process take longer
     began = time.perf_counter()
     steps = fit(network, some, 1e-6, 2, torch.Generator().manual_seed(0), method.batch)
     a_step, began = (time.perf_counter() - began) / steps, time.perf_counter()
@@ -559,35 +435,32 @@ def _seconds(network: models.Network, rows: Rows, method: Clean, theirs: int, wo
 # ---------------------------------------------------------------- examples for people
 
 
-def examples(party: Holding, found: PartyCleaned, scaled: tuple[Tensor, Tensor]) -> dict[str, list[dict]]:
-    """Labels most in doubt (mended, by loss), and rows least like the server's (set aside, by confidence)."""
+def examples(party: Holding, found: PartyCleaned, scaled: tuple[np.ndarray, np.ndarray] | None) -> dict[str, list[dict]]:
+    """Labels most in doubt (mended, by loss); rows of which the classifier knows least (set aside, by confidence); and of tables,
+    rows that are not set aside though they lie far from everything at the server."""
     had = np.array([label is not None for label in found.given], bool)
     mended = np.flatnonzero((found.action == ACTIONS[MENDED]) & had)
     doubted = mended[np.lexsort((-found.confidence[mended], -found.loss[mended]))][:SHOWN]
-    aside = np.flatnonzero(found.action == ACTIONS[ASIDE])
-    strange = aside[np.argsort(found.confidence[aside], kind="stable")][:SHOWN]
+    aside = np.flatnonzero(~found.relevant)
+    unsure = aside[np.argsort(found.confidence[aside], kind="stable")][:SHOWN]
+    z = np.nan_to_num((party.x - scaled[0]) / scaled[1]) if scaled and party.columns else None
+    far = [] if z is None else found.far[np.argsort(-np.abs(z[found.far]).max(1), kind="stable")][:SHOWN]
 
     def one(i: int) -> dict:
-        loss = None if math.isnan(found.loss[i]) else round(float(found.loss[i]), 4) if math.isfinite(found.loss[i]) else "∞"
+        loss = None if math.isnan(found.loss[i]) else round(float(found.loss[i]), 3) if math.isfinite(found.loss[i]) else "∞"
         return dict(id=found.ids[i], given=found.given[i], proposed=found.proposed[i], action=str(found.action[i]), loss=loss,
                     confidence=round(float(found.confidence[i]), 4), truth=None if found.truth is None else found.truth[i] or "",
                     picture=None if party.pictures is None else picture(party.pictures[i]),
-                    values=_values(party, i, scaled))  # fmt: skip
+                    values=[] if z is None else _values(party, i, z[i]))  # fmt: skip
 
-    return dict(doubted=[one(int(i)) for i in doubted], strange=[one(int(i)) for i in strange])
+    return {name: [one(int(i)) for i in rows] for name, rows in (("doubted", doubted), ("unsure", unsure), ("far", far))}
 
 
-def _values(party: Holding, i: int, scaled: tuple[Tensor, Tensor]) -> list[list]:
+def _values(party: Holding, i: int, z: np.ndarray) -> list[list]:
     """The features of a row that lie farthest from the server's means: name, value, deviations."""
-    if not party.columns:
-        return []
-    mean, std = (value.numpy() for value in scaled)
-    z = np.nan_to_num((party.x[i] - mean) / std)
     most = np.argsort(-np.abs(z), kind="stable")[:VALUES]
-    return [
-        [party.columns[j], None if np.isnan(party.x[i, j]) else float(f"{party.x[i, j]:.5g}"), round(float(z[j]), 2)]
-        for j in most
-    ]
+    value = [None if np.isnan(party.x[i, j]) else float(f"{party.x[i, j]:.5g}") for j in most]
+    return [[party.columns[j], v, round(float(z[j]), 2)] for j, v in zip(most, value)]
 
 
 def picture(x: Tensor) -> str:
@@ -645,8 +518,8 @@ def summary_json(result: CleanResult, command: str = "") -> dict[str, Any]:
     settings = {**method.settings(), "model": result.model}
     return dict(
         job="clean", method="mp-ssfl", settings=settings, data=dict(classes=classes), seed=result.seed, rounds=1,
-        accuracy=measured and measured["labels right after"]["precision"],
-        accuracy_given=measured and measured["labels right before"]["precision"], measured=measured, expected=result.expected,
+        accuracy=measured and measured[AFTER]["precision"],
+        accuracy_given=measured and measured[BEFORE]["precision"], measured=measured, expected=result.expected,
         told=result.counts, per_client=[party_json(p, classes) for p in result], warnings=result.warnings,
         bytes_up=result.bytes_up, bytes_down=result.bytes_down, seconds=round(result.seconds, 3), peak_memory_mb=peak_memory_mb(),
         version=__version__, command=command,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from grapevine.cleaning import CleanResult
+    from grapevine.terminal import StepBar
 
 
 @click.command()
@@ -65,12 +68,24 @@ def clean(parties: tuple[str, ...], server: str, label_column: str | None, id_co
         click.echo(json.dumps(plan, indent=1)) if as_json else show_plan(plan)
         return
     with stopped("nothing was written"), StepBar("clean") as bar:
-        result = job.run(own, read, method, model, seed, workers, None if as_json else bar)
+        result = job.run(own, read, method, model, seed, workers, None if as_json else told(bar))
         job.write(Path(out), result, command_line())
     if as_json:
         click.echo(json.dumps(job.summary_json(result, command_line()), indent=1))
     else:
         show_cleaned(result, Path(out))
+
+
+def told(bar: StepBar) -> Callable[[str, int, int], None]:
+    """The steps on the bar; the classifier, which is no party's, in words of its own where there is no terminal."""
+
+    def progress(step: str, done: int, total: int) -> None:
+        if step != "classifier" or sys.stdout.isatty():
+            bar(step, done, total)
+        else:
+            print("clean: the classifier is trained" if done else "clean: the classifier is being trained", flush=True)
+
+    return progress
 
 
 def show_plan(plan: dict[str, Any], most: int = 20) -> None:
@@ -101,6 +116,7 @@ def show_cleaned(result: CleanResult, folder: Path, most: int = 30) -> None:
     from rich import box
     from rich.table import Table
 
+    from grapevine.cleaning import AFTER, BEFORE
     from grapevine.terminal import console, percent, size
 
     table = Table(title=f"Labels cleaned by {result.model}, τ {result.method.tau:g}, Υ {result.method.upsilon:g}",
@@ -121,9 +137,11 @@ def show_cleaned(result: CleanResult, folder: Path, most: int = 30) -> None:
         for name in ("what", "found", "right", "there were", "precision", "recall"):
             table.add_column(name, justify="left" if name == "what" else "right")
         for name, m in result.measured.items():
-            if m["found"] or m["of"]:
+            if (m["found"] or m["of"]) and name not in (BEFORE, AFTER):
                 table.add_row(name, *map(str, (m["found"], m["right"], m["of"])), percent(m["precision"]), percent(m["recall"]))
         console.print(table)
+        before, after = (percent(result.measured[name]["precision"]) for name in (BEFORE, AFTER))
+        console.print(f"Labels right: {before} of those given, {after} of those that remain.")
     e = result.expected
     if e["n"]:
         right = f", and right about {percent(e['sure_right'] / e['sure'])} of these" if e["sure"] else ""

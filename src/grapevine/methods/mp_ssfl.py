@@ -214,6 +214,7 @@ class Clean(Method):
         rows = replace(data.labelled, index=torch.cat([data.labelled.index, data.unlabelled.index]))
         known = torch.ones(len(number), dtype=torch.bool)
         p = probabilities(client.model(classifier), standardised(rows, mean, std), known)
+        p = p.clamp(min=torch.finfo(p.dtype).tiny)  # a known class has a finite loss, however unlikely it is
         own = torch.tensor([number.get(name, len(number)) for name in data.classes], dtype=torch.int64)
         y = torch.cat([own[data.labelled.y], data.unlabelled.y])
         _, action, loss, confidence = decide(F.pad(p, (0, 1)), y, self.tau, self.upsilon)
