@@ -207,7 +207,7 @@ def _about(data: dict[str, Any]) -> str:
         words += f", {count(cell['server'])} labelled at the server" if cell["server"] else ""
     else:
         words = "Varied: " + "; ".join(f"{name.replace('_', '-')} {', '.join(map(str, v))}" for name, v in data["vary"].items())
-    rounds = f"{count(flags['rounds'])} rounds of {count(min(flags['per_round'], cell['clients']))} clients"
+    rounds = f"{count(flags['rounds'])} rounds of {count(min(flags['per_round'] or cell['clients'], cell['clients']))} clients"
     return f"{words}. {rounds}. All methods of a seed have the same split."
 
 

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from grapevine.core import Method
 
 WORKERS = min(2, os.cpu_count() or 1)
-PAGE_SECONDS = 5.0  # between two versions of the page while runs are going on
+WRITE_SECONDS = 2.0  # between two versions of the table and the page while runs are going on
 NUMBERS = dict(clients=int, rounds=int, per_round=int, flip=float, validation=float)
 VARIED = ("labels", "partition", "clients", "flip", "irrelevant", "data", "model", "norm", "rounds", "per_round", "validation")
 FORMS = r"(?=(?:all|clients:|fraction:|server:))"  # what a new value of --labels begins with
+BOUNDS = ("alone", "server-only", "fedavg", "supervised")
 FREE = ("workers", "data_dir")  # flags that may differ when a comparison is gone on with
 
 Progress = Callable[["Standing"], None]
@@ -128,7 +129,7 @@ def compare(
     data_dir: str | Path | None = None, label: str | None = None, party: str | None = None, clients: int | None = None,
     partition: str | None = None, split: str | Path | None = None, labels: str = "all", flip: float = 0.0,
     irrelevant: str | None = None, validation: float = 0.1, model: str | None = None, norm: str | None = None, rounds: int = 100,
-    per_round: int = 10, workers: int = WORKERS, device: str = "auto", mode: str = "fast", evaluate_every: int = 0,
+    per_round: int | None = 10, workers: int = WORKERS, device: str = "auto", mode: str = "fast", evaluate_every: int = 0,
     patience: int = 0, latex: bool = False, resume: bool = False, progress: Progress | None = None, command: str = "",
 ) -> Comparison:  # fmt: skip
     """Run methods on the same splits, over seeds (a number: 0, 1, …), and leave a table and a page in `out`.
@@ -144,7 +145,7 @@ def compare(
         validation=validation, model=model, norm=norm, rounds=rounds, per_round=per_round, workers=workers, device=device,
         mode=mode, evaluate_every=evaluate_every, patience=patience,
     )  # fmt: skip
-    chosen = list(range(seeds)) if isinstance(seeds, int) else [int(seed) for seed in seeds]
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(dict.fromkeys(int(seed) for seed in seeds))
     if not chosen:
         raise Mistake("--seeds is 0, and must be 1 or more.")
     if workers < 1:
@@ -280,7 +281,7 @@ class Plan:
     # ------------------------------------------------------------ running
 
     def run(self, resume: bool, progress: Progress) -> Comparison:
-        there = self.out.is_dir() and any(self.out.iterdir())
+        there = self.out.is_dir() and any(path.name != "lock" for path in self.out.iterdir())
         if there and not resume:
             raise Mistake(f"{self.out} exists and is not empty: take another --out, or --resume to go on with it.")
         if there and not (self.out / "compare.json").exists() and not (self.out / "splits").exists():
@@ -327,9 +328,12 @@ class Plan:
         from grapevine.core import parameters, with_settings
         from grapevine.methods import find
 
-        everybody = [*self.entries, *(Entry(name, name, {}) for name in ("alone", "fedavg", "server-only", "supervised"))]
+        for e in self.entries:
+            if e.label in BOUNDS and e.spec != e.label:
+                raise Mistake(f"{e.spec} calls itself {e.label}, which is the name of a bound: give it another name.")
+        everybody = [*self.entries, *(Entry(name, name, {}) for name in BOUNDS)]
         has = {e.label: {f.name for f in parameters(find(e.spec))} for e in everybody}
-        names = {find(e.spec).name for e in everybody}
+        names = sorted({find(e.spec).name for e in everybody})
         for key in self.set:
             whose, dot, name = str(key).rpartition(".")
             if dot and whose not in names:
@@ -458,7 +462,6 @@ class Plan:
     def _run(self, progress: Progress) -> None:
         from grapevine import compare_table
 
-        self._wrote = 0.0
         self._write(compare_table)
         progress(self._standing())
         waiting = [job for job in self.jobs if job.state != "finished"]
@@ -466,8 +469,8 @@ class Plan:
             with _workers(min(self.flags["workers"], len(waiting)), waiting, self.out / "log.txt") as told:
                 for job, said in told:
                     self._hear(job, said)
-                    if "state" in said:
-                        self._write(compare_table, page=time.monotonic() - self._wrote > PAGE_SECONDS)
+                    if "state" in said and time.monotonic() > self._next_write:
+                        self._write(compare_table)
                     progress(self._standing())
         except BaseException:
             for job in self.jobs:
@@ -506,8 +509,9 @@ class Plan:
         work = sum(mean.get(job.label, over) * (job.rounds - job.round) for job in left)
         return work / max(min(self.flags["workers"], len(left)), 1)
 
-    def _write(self, compare_table: Any, state: str = "going", page: bool = True) -> None:
+    def _write(self, compare_table: Any, state: str = "going") -> None:
         """compare.json, the tables and the page, as things stand."""
+        began = time.monotonic()
         from grapevine import compare_page
         from grapevine.store import write_atomically
 
@@ -516,9 +520,9 @@ class Plan:
         compare_table.fill(self.out, self.data)
         write_atomically(self.out / "compare.json", json.dumps(self.data, indent=1).encode())
         compare_table.write(self.out, self.data, self.latex)
-        if page or state != "going":
-            compare_page.write(self.out)
-            self._wrote = time.monotonic()
+        compare_page.write(self.out)
+        # A comparison of hundreds of runs has files that take a while: never more than a twentieth of the time.
+        self._next_write = time.monotonic() + max(WRITE_SECONDS, 20 * (time.monotonic() - began))
 
 
 def _name(e: Entry) -> str:
