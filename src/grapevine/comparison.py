@@ -130,13 +130,14 @@ def compare(
     partition: str | None = None, split: str | Path | None = None, labels: str = "all", flip: float = 0.0,
     irrelevant: str | None = None, validation: float = 0.1, model: str | None = None, norm: str | None = None, rounds: int = 100,
     per_round: int | None = 10, workers: int = WORKERS, device: str = "auto", mode: str = "fast", evaluate_every: int = 0,
-    patience: int = 0, latex: bool = False, resume: bool = False, progress: Progress | None = None, command: str = "",
+    patience: int = 0, latex: bool = False, bounds: bool = True, resume: bool = False, progress: Progress | None = None,
+    command: str = "",
 ) -> Comparison:  # fmt: skip
     """Run methods on the same splits, over seeds (a number: 0, 1, …), and leave a table and a page in `out`.
 
     Methods are names, `"xclp:secure=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
     {"xclp.alpha": 0.9}. `vary` is {"labels": ["clients:100", "clients:500"]}: one cell for every combination. The bounds
-    (`alone`, labelled only, all labels) are added where they apply. A run that fails does not stop the others: see `failed`.
+    (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop the others: see `failed`.
     """
     paths = dict(data=data, data_dir=data_dir, split_file=split)
     flags = {name: None if value is None else str(value) for name, value in paths.items()}
@@ -150,7 +151,7 @@ def compare(
         raise Mistake("--seeds is 0, and must be 1 or more.")
     if workers < 1:
         raise Mistake(f"workers is {workers}, and must be 1 or more.")
-    plan = Plan(methods, flags, chosen, dict(vary or {}), dict(set or {}), target, latex, Path(out), command)
+    plan = Plan(methods, flags, chosen, dict(vary or {}), dict(set or {}), target, latex, Path(out), command, bounds)
     return plan.run(resume, progress or (lambda standing: None))
 
 
@@ -271,6 +272,7 @@ class Plan:
     latex: bool
     out: Path
     command: str
+    bounds: bool = True
 
     def __post_init__(self) -> None:
         self.cells = cells(self.flags, self.vary)
@@ -445,7 +447,7 @@ class Plan:
         asked = [e for e in self.entries if find(e.spec).reveal or where in find(e.spec).takes]
         asked = [Entry(e.label, e.spec, e.settings, bounds.get(e.label)) for e in asked]
         named = {e.label for e in asked}
-        added = {name: Entry(name, name, {}, why) for name, why in bounds.items() if name not in named}
+        added = {name: Entry(name, name, {}, why) for name, why in bounds.items() if self.bounds and name not in named}
         lines = [*(added[name] for name in lower if name in added), *asked, *(added[name] for name in upper if name in added)]
         first = {label: i for i, label in enumerate(lower)}
         return sorted(lines, key=lambda e: first.get(e.label, len(first) + (e.label in upper)))
