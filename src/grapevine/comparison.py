@@ -137,7 +137,8 @@ def compare(
 
     Methods are names, `"xclp:secure=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
     {"xclp.alpha": 0.9}. `vary` is {"labels": ["clients:100", "clients:500"]}: one cell for every combination. The bounds
-    (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop the others: see `failed`.
+    (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop
+    the others: see `failed`.
     """
     paths = dict(data=data, data_dir=data_dir, split_file=split)
     flags = {name: None if value is None else str(value) for name, value in paths.items()}
