@@ -19,9 +19,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import grapevine as gv
-from grapevine import charts, cli, page, report
+from grapevine import charts, cli, experiment, page, report
 from grapevine.errors import Mistake
 from grapevine.runs import lock
 
@@ -104,7 +105,8 @@ def finished(tmp_path_factory, digits) -> Path:
     """A run of three rounds."""
     out = tmp_path_factory.mktemp("report") / "run"
     split = digits.split(clients=4, partition="dirichlet:0.5", labels="clients:80", seed=5)
-    gv.train(gv.methods.FedAvg(epochs=1), split, rounds=3, per_round=2, model="linear", seed=5, device="cpu", out=out)
+    words = dict(rounds=3, per_round=2, model="linear", seed=5, device="cpu", latent=0)
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=out, **words)
     return out
 
 
@@ -176,9 +178,11 @@ def test_a_page_is_whole_and_asks_nobody_for_anything(finished, run):
 
 
 def test_the_same_files_make_the_same_page_in_any_folder(finished, run, tmp_path):
-    here = report.write(run).read_bytes()
-    there = Path(shutil.copytree(run, tmp_path / "elsewhere" / "run"))
-    assert report.write(there).read_bytes() == here == report.write(run).read_bytes()
+    here = report.write(run, full=True).read_bytes()
+    there = Path(shutil.move(run, tmp_path / "elsewhere" / "run"))
+    assert report.write(there, full=True).read_bytes() == here
+    for path in there.rglob("*"):  # nothing in the folder remembers where it was
+        assert path.is_dir() or str(finished.parent).encode() not in path.read_bytes(), path
 
 
 def test_numbers_are_those_of_the_files(run):
@@ -284,7 +288,171 @@ def test_pseudo_labels_and_what_a_method_notes_are_drawn(run):
     assert seen.tables["Graph edges"][0][1:] == [["1", "1.5"], ["3", "4.5"]]
 
 
+def test_another_heads_pseudo_labels_are_drawn_beside(run):
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    for i, line in enumerate(lines[1:], 1):
+        line.update(pseudo_label_accuracy=0.5 + i / 10, pseudo_labels_used=10, pseudo_labels_of=40, qualified=2.5 * i)
+        line.update({f"{name}_classification": value for name, value in
+                     dict(pseudo_label_accuracy=0.3, pseudo_labels_used=10, pseudo_labels_of=40).items()})  # fmt: skip
+    (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seen = read(run)
+    check_structure(seen)
+    heads, *rows = seen.tables["Pseudo-labels right"][0]
+    assert heads[1:] == ["right, of those used", "the classification head on the same rows", "used, of those guessed"]
+    assert rows == [[str(i), f"{0.5 + i / 10:.1%}", "30.0%", "25.0%"] for i in (1, 2, 3)]
+    assert seen.tables["Qualified rows per client"][0][1:] == [["1", "2.5"], ["2", "5"], ["3", "7.5"]]
+    assert "Pseudo label accuracy classification" not in seen.tables
+
+
+# Against another run
+
+
+def beside(run: Path, name: str, method: str, gains: dict[int, float | None], **settings) -> Path:
+    """A run on the same split, whose clients are `gains` worse than those of `run`."""
+    other = Path(shutil.copytree(run, run.parent / name))
+    rows = result_of(run)["per_client"]
+    rows = [dict(row, accuracy=None if gains[row["id"]] is None else row["accuracy"] - gains[row["id"]]) for row in rows]
+    change(other / "result.json", method=method, per_client=rows)
+    change(other / "settings.json", method=method, **settings)
+    return other
+
+
+def test_who_gains_and_who_loses_against_being_alone(run):
+    beside(run, "bounds", "alone", {0: 0.2, 1: -0.05, 2: 0.0, 3: None})
+    beside(run, "another", "alone", dict.fromkeys(range(4), 0.5), rounds=99)  # less like this run
+    change(run.parent / "bounds" / "settings.json", rounds=3)
+    seen = Page(report.write(run, full=True).read_text(encoding="utf-8"))
+    check_structure(seen)
+    told = "1 of 3 clients gain against being alone, 1 lose: from −5.0 to +20.0 points, +5.0 on average."
+    assert told in seen.words
+    own = {row["id"]: row for row in result_of(run)["per_client"]}
+    wanted = [(1, -0.05, "−5.0"), (2, 0.0, "+0.0"), (0, 0.2, "+20.0")]
+    assert seen.tables["Gain against being alone"][0][1:] == [
+        [f"client {i}", str(own[i]["n"]), f"{own[i]['accuracy']:.1%}", f"{own[i]['accuracy'] - gain:.1%}", points]
+        for i, gain, points in wanted
+    ]
+    assert "Gain against being alone" not in read(run).tables  # only a full page looks around
+    (run.parent / "bounds" / "settings.json").write_text("{")  # not ours to complain about
+    (run.parent / "another" / "result.json").unlink()
+    assert "Gain against" not in report.write(run, full=True).read_text(encoding="utf-8")
+
+
+def test_against_a_named_run(run):
+    other = beside(run, "other", "fedprox", dict.fromkeys(range(4), 0.1))
+    seen = Page(report.write(run, other).read_text(encoding="utf-8"))
+    assert "4 of 4 clients gain against fedprox, 0 lose: from +10.0 to +10.0 points" in seen.words
+    settings = json.loads((other / "settings.json").read_text())
+    change(other / "settings.json", data=dict(settings["data"], split="0" * 64))
+    with pytest.raises(Mistake, match=r"other was made on another split than .*: make it with --split .*split.json\.$"):
+        report.write(run, other)
+    with pytest.raises(Mistake, match=r"nowhere holds no finished training run: name one on the same split"):
+        report.write(run, run.parent / "nowhere")
+    (run.parent / "label").mkdir()
+    (run.parent / "label" / "result.json").write_text(json.dumps(dict(SUMMARY, job="label")))
+    with pytest.raises(Mistake, match=r"label is no training run \(label\): leave --against out"):
+        report.write(run.parent / "label", other)
+
+
+def test_gains_of_many_clients_are_a_histogram(run):
+    n = 1000
+    rows = [dict(id=i, n=5, accuracy=0.5) for i in range(n)]
+    change(run / "result.json", per_client=rows)
+    other = Path(shutil.copytree(run, run.parent / "other"))
+    change(other / "result.json", method="alone", per_client=[dict(row, accuracy=0.5 - (row["id"] % 10) / 100) for row in rows])
+    (run / "split.json").unlink()
+    seen = Page(report.write(run, other).read_text(encoding="utf-8"))
+    check_structure(seen)
+    assert "900 of 1,000 clients gain against being alone, 0 lose: from +0.0 to +9.0 points, +4.5 on average." in seen.words
+
+
+# The latent space
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory, digits) -> Path:
+    """A run of FedAnchor whose latent space was kept twice."""
+    out = tmp_path_factory.mktemp("latent") / "run"
+    split = digits.split(clients=2, labels="server:60", seed=5)
+    method = gv.methods.FedAnchor(epochs=1, pretrain=1, batch=200, server_batch=30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "LATENT_ROWS", 120)
+        gv.train(method, split, rounds=2, per_round=1, model="mlp", seed=5, device="cpu", latent=2, out=out)
+    return out
+
+
+def test_the_latent_space_is_drawn_with_its_centroids(pictured, tmp_path):
+    full = report.write(pictured, full=True).read_bytes()
+    seen = Page(full.decode())
+    check_structure(seen)
+    kept = result_of(pictured)["best_round"]
+    titles = [heading for heading, _ in seen.charts if heading.startswith("Latent")]
+    assert titles == ["Latent space, round 1", f"Latent space, round {kept}"]
+    rows = seen.tables[titles[-1]][0][1:]
+    true = load_file(pictured / "latent" / "kept.safetensors")["y"].tolist()
+    assert [[name, int(n)] for name, n in rows] == [[str(c), true.count(c)] for c in range(10)]
+    stars = [a for tag, a in seen.tags if "centre" in a.get("class", "").split()]
+    points = [a for tag, a in seen.tags if "point" in a.get("class", "").split() and "data-group" in a]
+    assert len(stars) == 20 and len(points) == 2 * len(true) == 240
+    across = [float(a["x"].rstrip("%")) for a in points[len(true) :] if a["data-kind"] == "7"]
+    star = next(float(a["x"].rstrip("%")) for a in stars[10:] if a["data-kind"] == "7")
+    assert star == pytest.approx(sum(across) / len(across), abs=0.02)
+    moved = Path(shutil.copytree(pictured, tmp_path / "run"))
+    assert report.write(moved, full=True).read_bytes() == full  # repeats, and needs nothing but the folder
+    assert "Latent space" not in report.write(pictured).read_text(encoding="utf-8")
+
+
+def test_rows_of_a_class_lie_together_and_what_cannot_be_drawn_is_left_out(tmp_path, run):
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    draw = np.random.default_rng(0)
+    y = np.repeat(np.arange(3), 30)
+    z = (8 * np.eye(3)[y] + draw.standard_normal((90, 3))).astype("float32")
+    flat = report._plane(z, None)
+    again = report._plane(z, flat)
+    for place in (flat, again):
+        near = np.linalg.norm(place[:, None] - place[None], axis=2) + 1e9 * np.eye(90)
+        assert (y[near.argmin(1)] == y).mean() > 0.95
+    shutil.rmtree(run / "latent", ignore_errors=True)
+    (run / "latent").mkdir()
+    broken = dict(z=torch.full((20, 3), float("nan")), y=torch.zeros(20).long(), guess=torch.zeros(20).long())
+    save_file(broken, run / "latent" / "kept.safetensors", dict(round="3"))
+    assert "Latent space" not in report.write(run, full=True).read_text(encoding="utf-8")
+    (run / "latent" / "kept.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(Mistake, match=r"kept.safetensors is not readable"):
+        report.write(run, full=True)
+
+
 # Runs that are not whole
+
+
+def test_train_keeps_its_page_up_to_date(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "LIVE_SECONDS", 0.0)
+    monkeypatch.setattr(report, "LIVE_COST", 0)
+    pages = []
+
+    def progress(done: int, total: int, line: dict | None) -> None:
+        pages.append((tmp_path / "run" / "report.html").read_text() if done > 1 else "")
+
+    split = digits.split(clients=2, labels="clients:40", seed=1)
+    live = report.Live(tmp_path / "run", progress)
+    words = dict(rounds=3, per_round=1, model="linear", seed=1, device="cpu", latent=0)
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "run", progress=live, **words)
+    assert [f"has done {n} of 3 rounds" in page for n, page in enumerate(pages)] == [False, True, True]
+    assert all("The run is going on." in page and 'http-equiv="refresh"' in page for page in pages[1:])
+    monkeypatch.setattr(report, "LIVE_SECONDS", 1000.0)
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "slow", progress=report.Live(tmp_path / "slow", print), **words)
+    assert not (tmp_path / "slow" / "report.html").exists()
+
+
+def test_a_page_that_cannot_be_written_does_not_stop_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "LIVE_SECONDS", 0.0)
+    told = []
+    live = report.Live(tmp_path / "nowhere", lambda *words: told.append(words))
+    live(1, 3, None)
+    live(2, 3, None)
+    assert told == [(1, 3, None), (2, 3, None)]
 
 
 def test_a_running_run_says_so_and_loads_again(run):
@@ -405,6 +573,17 @@ def test_a_label_job_with_truth(tmp_path):
     assert seen.tables["What it reveals"][0][1:] == [["hash", "up", "nothing", "1.5 kB", "2"]]
 
 
+def test_baselines_of_a_label_job_are_columns(tmp_path):
+    others = [dict(alone=0.7, nearest=0.5, gaussian=None), dict(alone=0.6, nearest=None, gaussian=0.75)]
+    parties = [dict(party, other_accuracy=other) for party, other in zip(SUMMARY["parties"], others)]
+    seen = Page(report.write_label(tmp_path, dict(SUMMARY, parties=parties)).read_text(encoding="utf-8"))
+    check_structure(seen)
+    heads, *rows = seen.tables[""][0]
+    assert heads[5:] == ["right", "right alone", "right by the nearest own labelled row", "right by Gaussian heads together"]
+    assert [row[5:] for row in rows] == [["90.0%", "70.0%", "50.0%", "—"], ["80.0%", "60.0%", "—", "75.0%"]]
+    assert seen.tables["Together and alone"][0][1] == ["b", "80.0%", "60.0%", "—", "75.0%"]
+
+
 def test_a_label_job_without_truth_tells_what_to_expect(tmp_path):
     parties = [dict(party, accuracy=None, alone_accuracy=None) for party in SUMMARY["parties"]]
     unknown = dict(SUMMARY, parties=parties, graph=None, warnings=["Melanoma and melanoma differ in spelling."])
@@ -447,6 +626,14 @@ def test_bars_are_as_long_as_their_values():
     (x1, w1), (x2, w2), (x3, w3) = boxes
     assert w2 == pytest.approx(3 * w1, abs=0.02) and w3 == pytest.approx(4 * w1, abs=0.02)
     assert x2 == pytest.approx(x1 + w1, abs=0.02) and x3 == x1 and x1 + w3 <= 100
+
+
+def test_columns_below_zero_hang():
+    drawn = charts.columns("t", ["a", "b", "c"], [-0.5, 0.0, 1.0], charts.count, "x", "y", [])
+    bars = re.findall(r'class="s(\d) bar" .*? y="([\d.]+)" height="([\d.]+)"', drawn)
+    (red, low, down), (_, zero, none), (blue, top, up) = [(int(c), float(y), float(h)) for c, y, h in bars]
+    assert (red, blue) == (2, 0) and none == 0
+    assert low == zero == pytest.approx(top + up, abs=0.2) and up == pytest.approx(2 * down, abs=0.3)
 
 
 def test_a_line_goes_through_its_values_and_stops_at_gaps():

@@ -194,7 +194,7 @@ class _Plane:
         for value in self.y:
             y = self.down(value)
             lines.append(f'<line class="grid" x1="0" x2="100%" y1="{y:g}" y2="{y:g}"/>')
-            lines.append(_text("0", y - 4, y_format(value).replace(".0%", "%").replace(".0 ", " ")))
+            lines.append(_text("0", y - 4, re.sub(r"\.0(?=%| |$)", "", y_format(value))))
         return "".join(lines)
 
     def x_labels(self, values: Sequence[float], x_format: Format, x_name: str) -> str:
@@ -430,16 +430,16 @@ def scatter(
     note: str,
     group_name: str = "Party",
     centroids: bool = False,
-    small: bool = False,
+    menus: bool = True,
+    wide: bool = True,
 ) -> str:
     """Points in the plane. Colour and shape tell the kind, by its place in `order`; two menus choose a kind and a group.
 
-    `centroids` marks the mean of every kind with a star; `small` leaves the menus and the key to a larger chart beside it.
+    `centroids` marks the mean of every kind with a star; without `menus` the chart has only the key.
     """
     look = {kind: (_shape(i), f"s{i % COLOURS} point") for i, kind in enumerate(order)}
     order = [kind for kind in order if kind in set(kinds)]
-    height = 240 if small else 400
-    across, down = _within(x, 2, 98), _within(y, height - 12, 12)
+    across, down = _within(x, 2, 98), _within(y, 388, 12)
     drawn = []
     for a, b, kind, group in zip(across, down, kinds, groups):
         shape, colour = look[kind]
@@ -449,7 +449,7 @@ def scatter(
         a, b = (sum(v for v, k in zip(values, kinds) if k == kind) / list(kinds).count(kind) for values in (across, down))
         told = f'data-tip="{text(kind)}&#10;centre of {list(kinds).count(kind)} rows" data-kind="{text(kind)}"'
         drawn.append(f'<svg x="{a:.2f}%" y="{b:.1f}" class="{look[kind][1]} centre" {told}><path d="{STAR}"/></svg>')
-    menus = _menu("Class", "kind", order) + _menu(group_name, "group", sorted(set(groups)))
+    choices = _menu("Class", "kind", order) + _menu(group_name, "group", sorted(set(groups)))
     key = "".join(
         f'<span><svg width="10" height="10" viewBox="-5 -5 10 10" class="{look[kind][1]}" aria-hidden="true">'
         f"{look[kind][0]}</svg>"
@@ -457,9 +457,8 @@ def scatter(
         for kind in order
     )
     counted = [[kind, sum(k == kind for k in kinds)] for kind in order]
-    controls = "" if small else f'<div class="menus">{menus}</div><div class="key">{key}</div>'
-    drawing = svg(title, height, "".join(drawn))
-    return figure(title, drawing, table(["class", "points drawn"], counted), note, controls, wide=not small)
+    controls = (f'<div class="menus">{choices}</div>' if menus else "") + f'<div class="key">{key}</div>'
+    return figure(title, svg(title, 400, "".join(drawn)), table(["class", "points drawn"], counted), note, controls, wide)
 
 
 def _shape(i: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
@@ -12,6 +13,7 @@ import click
 
 from grapevine import __version__
 from grapevine.errors import Mistake
+from grapevine.flags import json_flag
 
 PORT = 8443
 
@@ -335,7 +337,10 @@ def _show_train_plan(table: dict[str, Any], rows: Any, method: Any) -> None:
 @click.option("--label", metavar="COL", help="Its label column.")
 @click.option("--id", "id_column", metavar="COL", help="Its id column.")
 @click.option("--home", metavar="DIR", help="Where the party's folder would be.")
-def doctor(token: str | None, data: str | None, label: str | None, id_column: str | None, home: str | None) -> None:
+@json_flag
+def doctor(
+    token: str | None, data: str | None, label: str | None, id_column: str | None, home: str | None, as_json: bool
+) -> None:
     """Can this machine take part? A line for each thing that matters, with the way out. Exits 2 if something is wrong.
 
     \b
@@ -344,11 +349,15 @@ def doctor(token: str | None, data: str | None, label: str | None, id_column: st
     """
     from grapevine.doctor import examine
 
-    wrong = 0
+    wrong, told = 0, []
     for finding in examine(token, data, label, id_column, Path(home) if home else None):
+        told.append(dict(what=finding.what, good=finding.good, sentence=finding.sentence))
         mark = {True: "ok", False: "NO", None: "--"}[finding.good]
-        click.echo(f"{mark:3}{finding.what + ':':12} {finding.sentence}")
+        if not as_json:
+            click.echo(f"{mark:3}{finding.what + ':':12} {finding.sentence}")
         wrong += finding.good is False
+    if as_json:
+        click.echo(json.dumps(told, indent=1))
     if wrong:
         click.echo(f"{wrong} thing{'s' if wrong > 1 else ''} to put right.", err=True)
         sys.exit(2)

@@ -85,6 +85,7 @@ class PartyLabels:
     measured: int = 0  # how many rows these are
     others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, gaussian, model
     other_accuracy: dict[str, float | None] = field(default_factory=dict)
+    recalled: dict[str, tuple[int, int]] = field(default_factory=dict)  # by true class: rows measured, labelled right
     disclosure: list[dict] = field(default_factory=list, repr=False)
 
     @property
@@ -124,6 +125,15 @@ class LabelResult:
     def accuracy(self) -> float | None:
         """Of the new labels whose truth is known, over all parties."""
         return _mean([(p.accuracy, p.measured) for p in self.parties])
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean over the true classes of the share labelled right, over all parties."""
+        rows: dict[str, list[int]] = {}
+        for name, (n, right) in ((name, counts) for p in self.parties for name, counts in p.recalled.items()):
+            known = rows.setdefault(name, [0, 0])
+            known[0], known[1] = known[0] + n, known[1] + right
+        return sum(right / n for n, right in rows.values()) / len(rows) if rows else None
 
     @property
     def alone_accuracy(self) -> float | None:
@@ -388,7 +398,8 @@ def _party_labels(party: Party, client: Client, method: Label, abstain: float, d
     right = {name: _share(party, values, measured) for name, values in by.items()}
     return PartyLabels(
         party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
-        int(result["blank"].sum()), _share(party, labels, measured), right["alone"], len(measured), by, right, disclosure,
+        int(result["blank"].sum()), _share(party, labels, measured), right["alone"], len(measured), by, right,
+        _recalled(party, labels, measured), disclosure,
     )  # fmt: skip
 
 
@@ -402,6 +413,13 @@ def _measurable(party: Party, labels: Sequence[str | None]) -> list[int]:
 
 def _share(party: Party, labels: Sequence[str | None], rows: Sequence[int]) -> float | None:
     return sum(labels[i] == party.truth[i] for i in rows) / len(rows) if rows else None
+
+
+def _recalled(party: Party, labels: Sequence[str | None], rows: Sequence[int]) -> dict[str, tuple[int, int]]:
+    """By true class: how many of these rows, and how many of them are labelled right."""
+    true = [party.truth[i] for i in rows]
+    right = [party.truth[i] for i in rows if labels[i] == party.truth[i]]
+    return {name: (true.count(name), right.count(name)) for name in dict.fromkeys(true)}
 
 
 def _expected(groups: list[dict]) -> dict[str, Any] | None:
@@ -499,8 +517,8 @@ def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
     about = report_summary(result, command)
     numbers = dict(
         job="label", method="xclp", data=dict(classes=[str(name) for name in result.classes]), seed=result.seed, rounds=1,
-        accuracy=result.accuracy, alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy,
-        neighbours=result.neighbours,
+        accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy, alone_accuracy=result.alone_accuracy,
+        other_accuracy=result.other_accuracy, neighbours=result.neighbours,
         per_client=[dict(id=p.name, n=len(p.ids), labelled=int(p.known.sum()), abstained=int(p.abstained.sum()), blank=p.blank,
                          accuracy=p.accuracy, alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy) for p in result],
         lost=result.lost, bytes_up=result.bytes_up, bytes_down=result.bytes_down, peak_memory_mb=peak_memory_mb(),

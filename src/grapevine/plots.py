@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def save(plots: Sequence[Plot], folder: str | Path) -> list[Path]:
         figure = draw(plot)
         for kind in ("png", "svg"):
             path = folder / f"{name}.{kind}"
-            with matplotlib.rc_context({"svg.hashsalt": "grapevine", "svg.fonttype": "none"}):
+            with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "grapevine", "svg.fonttype": "none"}):
+                warnings.filterwarnings("ignore", "Glyph .* missing")  # a PNG then has a box; the SVG keeps the letter
                 figure.savefig(path, dpi=160, metadata={"Date": None} if kind == "svg" else None)
             paths.append(path)
     return paths

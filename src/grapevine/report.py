@@ -25,6 +25,7 @@ from grapevine.terminal import OTHERS, percent, size
 
 REFRESH_SECONDS = 15
 LIVE_SECONDS = 30.0  # between two pages of a run that goes on
+LIVE_COST = 20  # and so many times what a page took, so that a large one's costs no more than a twentieth of the run
 MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; more as a histogram
 MOST_COLUMNS = 300
 MOST_ROWS = 50  # clients in the picture of the split
@@ -123,8 +124,7 @@ class Live:
             write(self.folder)
         except (Mistake, OSError):
             pass  # a page that cannot be written is no reason to stop a run; the one at its end will say why
-        # A large run's page takes its time: no more than a twentieth of the run's.
-        self._due = time.monotonic() + max(LIVE_SECONDS, 20 * (time.monotonic() - began))
+        self._due = time.monotonic() + max(LIVE_SECONDS, LIVE_COST * (time.monotonic() - began))
 
 
 def running(folder: Path) -> bool:
@@ -492,10 +492,9 @@ def _latent(files: Files) -> str:
         note += "Choose a class to see it alone, or what is taken for a class."
         drawn.append(charts.scatter(
             f"Latent space, round {round}", [float(x) for x in flat[:, 0]], [float(y) for y in flat[:, 1]], true, taken,
-            [*map(str, classes), "unknown"], note if last else "", "Taken for", centroids=True, small=not last,
+            [*map(str, classes), "unknown"], note if last else "", "Taken for", centroids=True, menus=last, wide=len(kept) == 1,
         ))  # fmt: skip
-    earlier = f'<div class="grid3 below">{"".join(drawn[:-1])}</div>' if len(drawn) > 1 else ""
-    return drawn[-1] + earlier if drawn else ""
+    return f'<div class="grid2">{"".join(drawn)}</div>' if drawn else ""
 
 
 def _tensors(path: Path) -> tuple[str, dict[str, Any]]:

@@ -28,9 +28,9 @@ def find(name: str) -> Callable[[Path, Path], Path]:
 
 def write_tensorboard(folder: Path, into: Path) -> Path:
     """The run as TensorBoard's events in a folder of its own name below `into`."""
+    files = _train(folder)
     from torch.utils.tensorboard import SummaryWriter
 
-    files = _train(folder)
     place = into / folder.resolve().name
     place.mkdir(parents=True, exist_ok=True)
     for old in place.glob("events.out.tfevents.*.grapevine"):
@@ -45,11 +45,11 @@ def write_tensorboard(folder: Path, into: Path) -> Path:
 
 def write_mlflow(folder: Path, into: Path) -> Path:
     """The run in the file mlflow.db of `into`, in an experiment named after the data set. No server is asked."""
+    files = _train(folder)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of every run
     import mlflow
     from mlflow.entities import Metric, Param
 
-    files = _train(folder)
     into.mkdir(parents=True, exist_ok=True)
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(into / 'mlflow.db').resolve().as_posix()}")
     name, own = files.settings["data"]["name"], folder.resolve().name
