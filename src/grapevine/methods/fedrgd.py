@@ -1,4 +1,4 @@
-"""FedRGD. Zhang, Yang, Yao, Yan, Gonzalez, Mahoney: "Improving Semi-supervised Federated Learning by Reducing the
+"""FedRGD. Zhang, Yang, Yao, Yan, Gonzalez, Ramchandran, Mahoney: "Improving Semi-supervised Federated Learning by Reducing the
 Gradient Diversity of Models", IEEE Big Data 2021. Clients learn by FixMatch's unlabelled loss (the paper's consistency
 regularisation), group normalisation takes the place of batch normalisation, and clients are averaged in groups.
 

@@ -1,4 +1,4 @@
-"""ProtoFSSL. Kim, Park, Jung, Yoon, Kim et al.: "Federated Semi-Supervised Learning with Prototypical Networks", Algorithm 1.
+"""ProtoFSSL. Kim, Park, Sohn, Shu, Kim: "Federated Semi-Supervised Learning with Prototypical Networks", 2022, Algorithm 1.
 Clients exchange class prototypes, through the server, to pseudo-label each other's unlabelled rows.
 
 Departures and decisions: the distance is squared Euclidean as in Snell et al. (`preset=code`: its mean over the dimensions, as
