@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -198,6 +199,20 @@ def test_a_process_ends_with_its_starter():
     process.stdout.close()
 
 
+@pytest.mark.slow
+def test_the_command_of_the_readme(tmp_path, monkeypatch):
+    """Six methods, three seeds, one command."""
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = re.findall(r"^\$ grapevine (compare .*)$", readme, re.M)
+    done = grapevine(*shlex.split(line))
+    assert done.exit_code == 0, done.output
+    made = comparison.load(line.split()[-1])
+    rows = {row["method"]: row for row in made.table}
+    assert sum(not row["bound"] for row in rows.values()) == 6 and {row["seeds"] for row in rows.values()} == {3}
+    assert rows["alone"]["accuracy"] < rows["fedavg"]["accuracy"] < rows["supervised"]["accuracy"]
+
+
 # ---------------------------------------------------------------- mistakes
 
 
@@ -241,11 +256,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 def test_methods_with_fields_and_objects_are_read():
     assert comparison.entry("xclp").settings == {}
-    plain = comparison.entry("xclp:secure=plain,alpha=0.9")
+    plain = comparison.entry("xclp:hamming=plain,alpha=0.9")
     assert (plain.spec, plain.settings, plain.folder) == (
         "xclp",
-        {"secure": "plain", "alpha": "0.9"},
-        "xclp-secure=plain,alpha=0.9",
+        {"hamming": "plain", "alpha": "0.9"},
+        "xclp-hamming=plain,alpha=0.9",
     )
     assert comparison.entry(gv.methods.FedProx(mu=0.5)) == comparison.entry("fedprox:mu=0.5")
     assert comparison.entry(gv.methods.FedAvg()) == comparison.entry("fedavg")

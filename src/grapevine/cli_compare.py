@@ -27,7 +27,7 @@ def compare(methods: tuple[str, ...], seeds: int, settings: tuple[str, ...], var
             latex: bool, resume: bool, as_json: bool, out: str, **flags: Any) -> None:  # fmt: skip
     """Several methods on the same splits: a table with means over seeds, curves, costs, one page.
 
-    A METHOD may have fields: xclp:secure=plain,alpha=0.9. The bounds (alone, labelled rows only, all true labels) are added
+    A METHOD may have fields: xclp:hamming=plain,alpha=0.9. The bounds (alone, labelled rows only, all true labels) are added
     where they apply. --workers is the number of runs side by side. Exits 1 if a run failed: the others are kept, and --resume
     repeats those that failed.
 

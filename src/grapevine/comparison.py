@@ -135,7 +135,7 @@ def compare(
 ) -> Comparison:  # fmt: skip
     """Run methods on the same splits, over seeds (a number: 0, 1, …), and leave a table and a page in `out`.
 
-    Methods are names, `"xclp:secure=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
+    Methods are names, `"xclp:hamming=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
     {"xclp.alpha": 0.9}. `vary` is {"labels": ["clients:100", "clients:500"]}: one cell for every combination. The bounds
     (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop
     the others: see `failed`.
