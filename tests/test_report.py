@@ -386,7 +386,7 @@ def test_the_latent_space_is_drawn_with_its_centroids(pictured, tmp_path):
     check_structure(seen)
     kept = result_of(pictured)["best_round"]
     titles = [heading for heading, _ in seen.charts if heading.startswith("Latent")]
-    assert titles == ["Latent space, round 1", f"Latent space, round {kept}"]
+    assert titles == ["Latent space, round 1", f"Latent space, round {kept} (kept)"]
     rows = seen.tables[titles[-1]][0][1:]
     true = load_file(pictured / "latent" / "kept.safetensors")["y"].tolist()
     assert [[name, int(n)] for name, n in rows] == [[str(c), true.count(c)] for c in range(10)]
@@ -579,7 +579,7 @@ def test_baselines_of_a_label_job_are_columns(tmp_path):
     seen = Page(report.write_label(tmp_path, dict(SUMMARY, parties=parties)).read_text(encoding="utf-8"))
     check_structure(seen)
     heads, *rows = seen.tables[""][0]
-    assert heads[5:] == ["right", "right alone", "right by the nearest own labelled row", "right by Gaussian heads together"]
+    assert heads[5:] == ["right", "right alone", "right, nearest own row", "right, Gaussian heads"]
     assert [row[5:] for row in rows] == [["90.0%", "70.0%", "50.0%", "—"], ["80.0%", "60.0%", "—", "75.0%"]]
     assert seen.tables["Together and alone"][0][1] == ["b", "80.0%", "60.0%", "—", "75.0%"]
 
@@ -736,7 +736,8 @@ class Browser:
         return told["result"].get("value")
 
     def press(self, key: str) -> None:
-        typed = dict(text="\r", windowsVirtualKeyCode=13) if key == "Enter" else {}
+        typed = dict(windowsVirtualKeyCode=dict(Enter=13, ArrowLeft=37, ArrowRight=39, ArrowDown=40).get(key, 0))
+        typed |= dict(text="\r") if key == "Enter" else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
 
@@ -825,6 +826,77 @@ def test_controls_work_by_mouse_and_keyboard(browser, run, tmp_path):
         False,
         True,
     ]
+    assert browser.complaints() == []
+
+
+SEEN = """[...document.querySelectorAll('body *')].flatMap(e => {
+  const words = [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.data.trim()).join('');
+  const box = e.getBoundingClientRect(), style = getComputedStyle(e);
+  if (!words || !box.width || style.visibility === 'hidden' || e.closest('script, style, .unseen, .cell')) return [];
+  const grounds = [];
+  for (let up = e; up; up = up.parentElement) grounds.push(getComputedStyle(up).backgroundColor);
+  return [[words, e instanceof SVGElement ? style.fill : style.color, grounds]];
+})"""
+
+
+def colour(words: str) -> tuple[tuple[float, ...], float]:
+    """rgb(…) or rgba(…) as a browser computes it."""
+    *rgb, alpha = [*map(float, re.findall(r"[\d.]+", words)), 1.0][:4]
+    return tuple(rgb), alpha
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_all_words_on_the_pages_can_be_read(browser, run, pictured, tmp_path, dark):
+    """WCAG 2.2, level AA: 4.5 to 1 for all text as it is drawn, on the ground that is behind it."""
+    other = beside(run, "other", "alone", dict.fromkeys(range(4), 0.1))
+    (tmp_path / "label").mkdir()
+    warned = dict(SUMMARY, warnings=["Melanoma and melanoma differ in spelling."])
+    for path in (report.write(run, other), report.write(pictured, full=True), report.write_label(tmp_path / "label", warned)):
+        browser.visit(path, 1200, dark)
+        browser.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
+        browser.ask("document.querySelectorAll('[data-series]').forEach((b, i) => i % 2 && b.click())")
+        browser.ask("document.querySelector('figure svg[role=img]').focus({preventScroll: true})")
+        browser.press("ArrowRight")
+        read_words = browser.ask(SEEN)
+        assert len(read_words) > 100
+        for words, ink, grounds in read_words:
+            behind = (255.0, 255.0, 255.0)
+            for ground in reversed(grounds):
+                behind = blend(behind, *colour(ground))
+            letters, alpha = colour(ink)
+            assert contrast(blend(behind, letters, alpha), behind) >= 4.5, (path.parent.name, words, ink, grounds)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 900, 375])
+def test_large_numbers_stay_inside_their_tiles(browser, tmp_path, width):
+    large = dict(SUMMARY["bytes_by_step"][0], bytes=244_600_000)
+    browser.visit(report.write_label(tmp_path, dict(SUMMARY, bytes_by_step=[large])), width, False)
+    assert "244.6 MB" in browser.ask("document.querySelector('.tiles').textContent")
+    room = "[...document.querySelectorAll('.tiles dd')].map(d => { const r = document.createRange(); r.selectNodeContents(d);"
+    room += "return d.parentElement.getBoundingClientRect().right - r.getBoundingClientRect().right; })"
+    assert min(browser.ask(room)) >= 8
+
+
+@pytest.mark.browser
+def test_a_latent_space_is_read_by_mouse_and_keyboard(browser, pictured):
+    browser.visit(report.write(pictured, full=True), 1200, False)
+    tip = "(() => { const t = document.getElementById('tip'); return t.hidden ? null : t.textContent; })()"
+    browser.ask("document.querySelector('[data-choose=kind]').scrollIntoView()")
+    browser.ask("document.querySelector('[data-choose=kind]').focus()")
+    browser.press("ArrowDown")  # the first class
+    last = "[...document.querySelector('[data-choose=kind]').closest('figure').querySelectorAll('[data-kind]')]"
+    shown = browser.ask(f"{last}.filter(p => !p.classList.contains('dim')).map(p => p.dataset.kind)")
+    assert set(shown) == {"0"}
+    star = "document.querySelector('[data-choose=kind]').closest('figure').querySelector('.centre')"
+    box = browser.ask(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({star}.querySelector('path').getBoundingClientRect())")
+    browser.move(*box)
+    assert re.fullmatch(r"0\ncentre of \d+ rows|0\n\d", browser.ask(tip))
+    chosen = "document.getElementById('over0')"
+    browser.ask(f"{chosen}.focus()")
+    browser.press("ArrowRight")
+    assert browser.ask("document.getElementById('over1').checked")
     assert browser.complaints() == []
 
 

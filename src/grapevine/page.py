@@ -57,11 +57,11 @@ p{margin:.35rem 0;max-width:72ch;overflow-wrap:anywhere}
 a{color:var(--accent)}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1.1rem;margin:1.1rem 0 0;font-size:.9rem}
 nav a{padding:.15rem 0}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(7.5rem,1fr));gap:.6rem;margin:1.4rem 0 0;padding:0}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(7.7rem,1fr));gap:.6rem;margin:1.4rem 0 0;padding:0}
 .tiles div,.card{background:var(--panel);border:1px solid var(--edge);border-radius:.7rem}
-.tiles div{padding:.65rem .8rem;display:flex;flex-direction:column-reverse;justify-content:flex-end}
+.tiles div{padding:.65rem .7rem;display:flex;flex-direction:column-reverse;justify-content:flex-end}
 .tiles dt{font-size:.82rem;color:var(--soft);line-height:1.3}
-.tiles dd{margin:0;font-size:1.3rem;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}
+.tiles dd{margin:0;font-size:1.2rem;font-weight:650;font-variant-numeric:tabular-nums;white-space:nowrap}
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1rem;align-items:start}
 .grid3{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17.5rem),1fr));gap:1rem;align-items:start}
 .wide{grid-column:1/-1}

@@ -31,6 +31,7 @@ MOST_COLUMNS = 300
 MOST_ROWS = 50  # clients in the picture of the split
 MOST_CLASSES = 100  # in a picture
 MOST_FIELDS = 8  # told apart in the bars of the messages
+COLUMNS = dict(nearest="nearest own row", gaussian="Gaussian heads", model="the model")  # heads of a narrow table
 ALONE = "alone"  # the method that clients are compared with
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
 TITLES = {QUALIFIED: "Qualified rows per client", "anchor_overhead": "Anchors sent, % of the model's bytes"}
@@ -315,8 +316,8 @@ def _pseudo_labels(history: list[dict]) -> str:
         "used", [(0, f"round {x[0]}"), (len(x), f"round {x[-1]}")] if len(x) > 1 else [(0.5, f"round {x[0]}")],
         note="Since the evaluation before.",
     )  # fmt: skip
-    drawn = charts.line("Pseudo-labels right", x, right, "round", percent, note=note)
     qualified = _curve([line for line in history if QUALIFIED in line], QUALIFIED)
+    drawn = charts.line("Pseudo-labels right", x, right, "round", percent, note=note, wide=bool(qualified))
     return f'<div class="grid2">{drawn}{used}{qualified}</div>'
 
 
@@ -491,7 +492,8 @@ def _latent(files: Files) -> str:
         note = f"{count(len(true))} test rows by t-SNE, coloured by their true class; stars are the centroids of the classes. "
         note += "Choose a class to see it alone, or what is taken for a class."
         drawn.append(charts.scatter(
-            f"Latent space, round {round}", [float(x) for x in flat[:, 0]], [float(y) for y in flat[:, 1]], true, taken,
+            f"Latent space, round {round}{' (kept)' if last and files.result else ''}",
+            [float(x) for x in flat[:, 0]], [float(y) for y in flat[:, 1]], true, taken,
             [*map(str, classes), "unknown"], note if last else "", "Taken for", centroids=True, menus=last, wide=len(kept) == 1,
         ))  # fmt: skip
     return f'<div class="grid2">{"".join(drawn)}</div>' if drawn else ""
@@ -613,8 +615,9 @@ def _split(files: Files, classes: list[str]) -> str:
     if truth and truth != given:
         note = f"{few} Labelled and unlabelled rows by their true class; what nobody knows and foreign rows are left out."
         drawn += _holdings("Rows per client and class", who, classes, truth, at_clients, note)
-    note = f"{few} Given labels" + ("." if truth else "; the classes of unlabelled rows are not in split.json.")
-    drawn += _holdings("Labels per client and class", who, classes, given, at_clients, note)
+    if any(map(any, given[:at_clients])) or not truth:
+        note = f"{few} Given labels" + ("." if truth else "; the classes of unlabelled rows are not in split.json.")
+        drawn += _holdings("Labels per client and class", who, classes, given, at_clients, note)
     return f'<div class="grid2">{drawn}{sizes}</div>'
 
 
@@ -745,7 +748,7 @@ def _new(party: dict) -> int:
 def _parties(summary: dict) -> str:
     others = _baselines(summary["parties"])
     heads = ["party", "rows", "came labelled", "new labels", "left without", "right", "right alone"]
-    heads += [f"right {OTHERS.get(name, name)}" for name in others]
+    heads += [f"right, {COLUMNS.get(name, name)}" for name in others]
     rows = []
     for p in summary["parties"]:
         right = [p["accuracy"], p["alone_accuracy"], *(p["other_accuracy"].get(name) for name in others)]
