@@ -25,7 +25,7 @@ KINDS = dict(
     far="Far from the server's rows, and not set aside: the farthest first.",
 )
 STYLE = """<style>
-.examples{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,10.5rem),1fr));gap:.8rem;
+.examples{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,8.2rem),1fr));gap:.8rem;
   margin:.6rem 0 0;padding:0;list-style:none}
 .examples li{border:1px solid var(--edge);border-radius:.5rem;padding:.6rem;font-size:.82rem;line-height:1.4;
   overflow-wrap:anywhere;min-width:0}
