@@ -162,6 +162,7 @@ def test_the_command_shows_a_finished_comparison_without_running_it(mended):
     assert other.exit_code == 2 and "was begun with --rounds 2, not 3" in other.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send to one process")
 def test_ctrl_c_leaves_a_folder_that_resume_continues(folder):
     words = [
@@ -181,11 +182,11 @@ def test_ctrl_c_leaves_a_folder_that_resume_continues(folder):
     ]
     command = [sys.executable, "-m", "grapevine", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while time.monotonic() < until and not list(Path("i").glob("runs/*/checkpoint/manifest.json")):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    said = process.communicate(timeout=30)
+    said = process.communicate(timeout=60)
     assert process.returncode == 130 and "--resume" in said[1], said
     held = comparison.load("i")
     assert held.data["state"] == "stopped" and not all(run["state"] == "finished" for run in held.runs)

@@ -501,7 +501,7 @@ class Plan:
     def _seconds_left(self) -> float | None:
         """What is left to do at the pace of the same method, or where it has not been seen yet, of all of them."""
         seen = [job for job in self.jobs if job.seconds and job.round]
-        if not seen:
+        if not any(job.state == "finished" for job in seen):  # the first seconds of a process go into imports
             return None
         paces: dict[str, list[float]] = {}
         for job in seen:
