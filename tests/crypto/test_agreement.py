@@ -87,11 +87,15 @@ def test_a_pair_secret_is_hkdf_of_the_rfc_7748_value_with_everything_bound():
     keys = dict(ana=ANA_PUBLIC, ben=BEN_PUBLIC)
     info = context("pair secret", first="ana", second="ben", session="s", roster=b"r", keys=ag.key_hash(keys))
     expected = hkdf(SHARED, info)
-    assert ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", keys, "s", b"r") == expected
-    assert ag.pair_secret(Ephemeral(BEN_SECRET), "ben", "ana", keys, "s", b"r") == expected
-    assert ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", keys, "t", b"r") != expected
-    assert ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", keys, "s", b"q") != expected
-    assert ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", keys | dict(cleo=bytes(32)), "s", b"r") != expected
+
+    def secret(me: str, session: str = "s", roster: bytes = b"r", keys: dict = keys) -> bytes:
+        other, scalar = ("ben", ANA_SECRET) if me == "ana" else ("ana", BEN_SECRET)
+        return ag.pair_secret(Ephemeral(scalar), me, other, keys[other], session, roster, ag.key_hash(keys))
+
+    assert secret("ana") == secret("ben") == expected
+    assert secret("ana", session="t") != expected
+    assert secret("ana", roster=b"q") != expected
+    assert secret("ana", keys=keys | dict(cleo=bytes(32))) != expected
 
 
 # Points of order 1, 2, 4 and 8 on Curve25519 and its twist (RFC 7748, section 6.1: the result is all zero).
@@ -106,9 +110,8 @@ SMALL_ORDER = [
 
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_an_all_zero_exchange_is_refused_and_the_party_named(point):
-    keys = dict(ana=ANA_PUBLIC, ben=bytes.fromhex(point))
     with pytest.raises(AgreementError, match="'ben'.*small order"):
-        ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", keys, "s", b"r")
+        ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", bytes.fromhex(point), "s", b"r", b"k")
 
 
 # --- identities on disk -------------------------------------------------------------------------------------------------------

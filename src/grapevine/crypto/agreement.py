@@ -212,18 +212,18 @@ def key_hash(keys: Mapping[str, bytes]) -> bytes:
     return hashlib.sha256(_listing("ephemeral keys", keys)).digest()
 
 
-def pair_secret(ephemeral: Ephemeral, me: str, other: str, keys: Mapping[str, bytes], session: str, roster: bytes) -> bytes:
-    """s_jk: the same 32 bytes at both ends, and nowhere else."""
+def pair_secret(ephemeral: Ephemeral, me: str, other: str, public: bytes, session: str, roster: bytes, keys: bytes) -> bytes:
+    """s_jk: the same 32 bytes at both ends, and nowhere else. `public` is the other's key, `keys` the hash of all."""
     if me == other:
         raise AgreementError(f"{me!r} has no pair secret with itself: name another party")
     try:
-        shared = ephemeral.exchange(keys[other])
+        shared = ephemeral.exchange(public)
     except ValueError:
         raise AgreementError(
             f"the key of {other!r} in session {session!r} is of small order: {other!r} must offer another"
         ) from None
     first, second = sorted((me, other))
-    info = context("pair secret", first=first, second=second, session=session, roster=roster, keys=key_hash(keys))
+    info = context("pair secret", first=first, second=second, session=session, roster=roster, keys=keys)
     return hkdf(shared, info)
 
 
@@ -334,7 +334,7 @@ class Agreement:
     def pair_secret(self, other: str) -> bytes:
         if other not in self.keys:
             raise AgreementError(f"{other!r} offered no key in session {self.session!r}: leave it out or start a new session")
-        return pair_secret(self.ephemeral, self.name, other, self.keys, self.session, self.roster)
+        return pair_secret(self.ephemeral, self.name, other, self.keys[other], self.session, self.roster, self.key_hash)
 
     def pair_secrets(self, parties: Iterable[str]) -> dict[str, bytes]:
         """s_jk for every k of `parties` but this one."""
