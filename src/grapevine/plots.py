@@ -97,21 +97,24 @@ def _line(about: dict) -> Figure:
         ax.plot(x, y, color=_colour(i), label=_plain(name), marker="o" if few else None, markersize=3, linewidth=1.6)
     if about["mark"]:
         ax.axvline(about["mark"][0], color=SOFT, linewidth=1, linestyle=":")
+        late = about["mark"][0] > x.mean()
         ax.annotate(
-            _plain(about["mark"][1]), (about["mark"][0], 0.02), xycoords=("data", "axes fraction"), fontsize=8, color=SOFT
-        )
+            _plain(about["mark"][1]), (about["mark"][0], 0.02), xycoords=("data", "axes fraction"), textcoords="offset points",
+            xytext=(-4 if late else 4, 0), ha="right" if late else "left", fontsize=8, color=SOFT,
+        )  # fmt: skip
     ax.yaxis.set_major_formatter(_formatted(about["y_format"]))
     ax.xaxis.set_major_formatter(_formatted(about["x_format"]))
-    ax.xaxis.set_major_locator(MaxNLocator(6))
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=bool((x == x.round()).all())))
     ax.grid(axis="y", color=EDGE, linewidth=0.7)
     _name(ax, about["x_name"])
-    _legend(ax, len(about["series"]))
+    _legend(figure, ax, len(about["series"]))
     return figure
 
 
-def _legend(ax: Axes, series: int) -> None:
+def _legend(figure: Figure, ax: Axes, series: int) -> None:
+    """Below the axes, where it covers nothing."""
     if series > 1:
-        ax.legend(fontsize=8, frameon=False)
+        figure.legend(*ax.get_legend_handles_labels(), fontsize=8, frameon=False, ncols=3, loc="outside lower center")
 
 
 def _columns(about: dict) -> Figure:
@@ -133,7 +136,7 @@ def _columns(about: dict) -> Figure:
 
 def _bars(about: dict) -> Figure:
     names, parts, beside = about["names"], about["parts"], about["beside"]
-    figure, ax = _axes(0.9 + len(names) * (0.16 * len(parts) + 0.14 if beside else 0.26))
+    figure, ax = _axes(1.0 + 0.2 * len(parts) + len(names) * (0.16 * len(parts) + 0.14 if beside else 0.26))
     at, start = np.arange(len(names), dtype=float), np.zeros(len(names))
     thick = 0.8 / max(len(parts), 1) if beside else 0.7
     for j, (part, values) in enumerate(parts.items()):
@@ -153,7 +156,7 @@ def _bars(about: dict) -> Figure:
         ax.set_xlim(0, about["most"] * 1.12)
     ax.xaxis.set_major_formatter(_formatted(about["value_format"]))
     ax.xaxis.set_major_locator(MaxNLocator(5))
-    _legend(ax, len(parts))
+    _legend(figure, ax, len(parts))
     return figure
 
 
