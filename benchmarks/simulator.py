@@ -2,8 +2,10 @@
 
 Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the small CNN. Measured side by side, a few rounds of each
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
-the same memory format, and Flower's simulation (Ray) in an environment of its own, which this script makes. And the memory of 100
-and of 1000 clients, each in a child process.
+the same memory format, and Flower's simulation (Ray) in an environment of its own, which this script makes. Flower's clients are
+written in two ways: as in its quickstart, with a DataLoader and torch's usual memory format; and with our batches and memory
+format, which tells the engines apart. "Whole process" is a run of 4 rounds from start to end, imports and start-up included, for
+Flower and for us. And the memory of 100 and of 1000 clients, each in a child process.
 
     python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--no-flower] [--quick]
 
@@ -35,6 +37,8 @@ from grapevine.simulate import Simulation
 HERE = Path(__file__).parent
 DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
 ROWS, PER_ROUND, EPOCHS, BATCH, LR = 500, 10, 5, 50, 0.1
+WHOLE_ROUNDS = 4  # of a whole process, from its start to its end
+FLOWERS = ("flower, as its quickstart", "flower, with our batches")
 
 
 def make_split(clients: int, rows: int, quick: bool = False):
@@ -123,11 +127,12 @@ import sys, time
 import numpy as np, torch
 from torch import nn
 import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
 
 def network():
     return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1),
-                         nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 10)).to(memory_format=torch.channels_last)
+                         nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 10)).to(memory_format=%(memory_format)s)
 
 DATA = {}
 def client_rows(i, rows):
@@ -140,14 +145,24 @@ def fit(model, i, seed):
     x, y = client_rows(i, %(rows)d)
     draw = torch.Generator().manual_seed(seed)
     optimiser = torch.optim.SGD(model.parameters(), %(lr)r)
+    batches = ours(x, y, draw) if %(tuned)r else quickstart(x, y, draw)
+    for b, labels in batches:
+        optimiser.zero_grad()
+        F.cross_entropy(model(b), labels).backward()
+        optimiser.step()
+    return len(x)
+
+def quickstart(x, y, draw):
+    data = TensorDataset((x.float() / 255 - 0.286)[:, None] / 0.353, y)
+    loader = DataLoader(data, batch_size=%(batch)d, shuffle=True, generator=draw)
+    for _ in range(%(epochs)d):
+        yield from loader
+
+def ours(x, y, draw):
     for _ in range(%(epochs)d):
         for at in torch.randperm(len(x), generator=draw).split(%(batch)d):
             b = (x[at].float() / 255 - 0.286) / 0.353
-            b = b[:, None].contiguous(memory_format=torch.channels_last)
-            optimiser.zero_grad()
-            F.cross_entropy(model(b), y[at]).backward()
-            optimiser.step()
-    return len(x)
+            yield b[:, None].contiguous(memory_format=torch.channels_last), y[at]
 """
 
 FLOWER_APP = """
@@ -183,18 +198,15 @@ def main(grid: Grid, context: Context):
     strategy = Timed(fraction_train=%(share)r, fraction_evaluate=0.0, min_available_nodes=%(clients)d)
     strategy.start(grid=grid, initial_arrays=ArrayRecord(network().state_dict()), num_rounds=%(rounds)d)
 
-began = time.perf_counter()
 run_simulation(server_app=server, client_app=client, num_supernodes=%(clients)d,
                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
 stamps = Timed.stamps
-steady = (stamps[-1] - stamps[0]) / (len(stamps) - 1)
-with_start = (time.perf_counter() - began) / len(stamps)
-print("RESULT " + json.dumps({"steady": steady, "with_start": with_start, "rounds": len(stamps)}))
+print("RESULT " + json.dumps((stamps[-1] - stamps[0]) / (len(stamps) - 1)))
 """
 
 
-def flower(rounds: int, clients: int, rows: int) -> dict:
-    """Seconds a round of Flower's simulation, steady and with its start-up. Both cores: one actor a core."""
+def flower_python() -> Path:
+    """An environment of its own for Flower's simulation."""
     environment = HERE / ".environments" / "flower"
     python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
@@ -203,18 +215,42 @@ def flower(rounds: int, clients: int, rows: int) -> dict:
         pins = HERE.parent / "constraints.txt"
         for package in ("torch", "numpy", "flwr[simulation]==1.41.0"):
             subprocess.run([python, "-m", "pip", "install", "-q", "-c", pins, package], check=True)
-    folder = environment / "app"
+    return python
+
+
+def flower(rounds: int, clients: int, rows: int, tuned: bool) -> dict[str, float]:
+    """Seconds a round of Flower's simulation, steady and of the whole process. Both cores: one actor a core."""
+    python = flower_python()
+    folder = python.parent.parent / "app"
     folder.mkdir(exist_ok=True)
-    values = dict(file=str(Path(DATA).resolve() / "fashion_mnist.npz"), rows=rows, lr=LR, epochs=EPOCHS, batch=BATCH)
+    values = dict(file=str(Path(DATA).resolve() / "fashion_mnist.npz"), rows=rows, lr=LR, epochs=EPOCHS, batch=BATCH, tuned=tuned,
+                  memory_format="torch.channels_last" if tuned else "torch.contiguous_format")  # fmt: skip
     (folder / "task.py").write_text(textwrap.dedent(FLOWER_TASK) % values)
     (folder / "app.py").write_text(textwrap.dedent(FLOWER_APP) % dict(share=PER_ROUND / clients, clients=clients, rounds=rounds))
     quiet = dict(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0",
-                 FLWR_HOME=str(environment / "home"), PYTHONPATH=str(folder), OMP_NUM_THREADS="1")  # fmt: skip
+                 FLWR_HOME=str(folder.parent / "home"), PYTHONPATH=str(folder), OMP_NUM_THREADS="1")  # fmt: skip
+    began = time.perf_counter()
     done = subprocess.run([python, folder / "app.py"], env={**os.environ, **quiet}, capture_output=True, text=True, timeout=1800)
+    whole = (time.perf_counter() - began) / rounds
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise RuntimeError(f"Flower's simulation gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return json.loads(lines[-1].removeprefix("RESULT "))
+    return dict(steady=json.loads(lines[-1].removeprefix("RESULT ")), whole=whole)
+
+
+WHOLE = """
+import sys; sys.path.insert(0, {here!r})
+import simulator
+simulator.Grapevine(simulator.make_split({clients}, {rows}), 2).run({rounds})
+"""
+
+
+def whole_run(rounds: int, clients: int, rows: int) -> float:
+    """Seconds a round of a process of ours from its start to its end, as Flower's whole process is counted."""
+    began = time.perf_counter()
+    code = WHOLE.format(here=str(HERE), clients=clients, rows=rows, rounds=rounds)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return (time.perf_counter() - began) / rounds
 
 
 def main() -> None:
@@ -231,10 +267,17 @@ def main() -> None:
              "grapevine, 2 workers": Grapevine(split, 2)}  # fmt: skip
     for peer in peers.values():
         peer.run(1)
+    with_flower = not flags.quick and not flags.no_flower
     seconds: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(repeats):
         for name, peer in peers.items():
             seconds[name].append(timed(peer, rounds))
+        if with_flower:
+            seconds.setdefault("grapevine, 2 workers, whole process", []).append(whole_run(WHOLE_ROUNDS, clients, rows))
+            for kind in FLOWERS:
+                measured = flower(WHOLE_ROUNDS, clients, rows, tuned=kind == FLOWERS[1])
+                seconds.setdefault(kind, []).append(measured["steady"])
+                seconds.setdefault(f"{kind}, whole process", []).append(measured["whole"])
     # The least of several turns: what the machine can do when nobody else disturbs it.
     best = {name: min(values) for name, values in seconds.items()}
     one, two = best["grapevine, 1 worker"], best["grapevine, 2 workers"]
@@ -252,11 +295,11 @@ def main() -> None:
     sizes = (few,) if flags.quick else (few, many)
     result["memory_mb"] = {str(n): memory(n, rows if n == few else rows // 10, flags.quick) for n in sizes}
     result["data_mb"] = split.dataset.x.numel() * split.dataset.x.element_size() / 2**20
-    if not flags.quick and not flags.no_flower:
-        peer = flower(rounds * 3, clients, rows)
-        result["flower_simulation"] = peer
-        result["flower_against_two_workers"] = peer["steady"] / two
-        result["flower_with_start_against_two_workers"] = peer["with_start"] / two
+    if with_flower:
+        ours = best["grapevine, 2 workers, whole process"]
+        result["against_two_workers"] = {
+            kind: dict(steady=best[kind] / two, whole_process=best[f"{kind}, whole process"] / ours) for kind in FLOWERS
+        }
     print(json.dumps({k: v for k, v in result.items() if k != "seconds_per_round"}, indent=1))
     for name, value in best.items():
         print(f"{name:24s} {value:7.3f} s a round")

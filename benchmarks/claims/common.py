@@ -1,0 +1,161 @@
+"""What the claims share: the paper settings at our size, runs that are made once for all claims, verdicts, and the JSON.
+
+A setting is a folder of `grapevine compare` under `.runs/`; claims that name the same setting share its runs, and a run that is
+there is not repeated. Before a setting is run, the fields of each method are chosen on validation accuracy, with the same budget
+for all: 4 trials, one seed that is not used again, a third of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+RUNS = Path(os.environ.get("GRAPEVINE_CLAIMS", HERE / ".runs"))
+DATA = Path(os.environ.get("GRAPEVINE_DATA", HERE.parent.parent.parent / "shared" / "data"))
+SEEDS = 3
+TRIAL_SEED = 100
+SHARE_OF_ROUNDS = 3  # a trial has one in so many
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Flags of `grapevine compare`, and for each method the four candidates of its trials."""
+
+    name: str
+    flags: dict[str, Any]
+    trials: dict[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
+
+    def words(self) -> str:
+        """The flags as one would type them."""
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.flags.items())
+
+
+def lrs(*rates: float) -> list[dict[str, Any]]:
+    return [dict(lr=rate) for rate in rates]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def arguments(claim: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=claim)
+    parser.add_argument("--quick", action="store_true", help="a smoke test: one seed, a few rounds; nothing is kept")
+    return parser.parse_args()
+
+
+def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, str]:
+    """Each method with the fields that were best on validation, as METHOD of compare."""
+    names = {method: method.partition(":")[0] for method in methods}
+    candidates = {name: setting.trials.get(name, ({},)) for name in names.values()}
+    best = {name: fields[0] for name, fields in candidates.items()}
+    specs = {name: [spell(name, each, "") for each in fields] for name, fields in candidates.items() if len(fields) > 1}
+    if specs and not quick:
+        rounds = max(1, setting.flags["rounds"] // SHARE_OF_ROUNDS)
+        wanted = [spec for each in specs.values() for spec in each]
+        found = run(setting, wanted, f"{setting.name}-trials", [TRIAL_SEED], dict(rounds=rounds))
+        for name, each in specs.items():
+            scores = [best_validation(found[spec][0]) for spec in each]
+            best[name] = candidates[name][scores.index(max(scores))]
+    return {method: spell(name, best[name], method.partition(":")[2]) for method, name in names.items()}
+
+
+def spell(name: str, fields: dict[str, Any], words: str) -> str:
+    texts = [*(f"{key}={value}" for key, value in fields.items()), *([words] if words else [])]
+    return f"{name}:{','.join(texts)}" if texts else name
+
+
+def best_validation(found: dict[str, Any]) -> float:
+    return max(line.get("validation_accuracy") or 0.0 for line in found["history"])
+
+
+def compared(setting: Setting, methods: Sequence[str], quick: bool = False, seeds: int = SEEDS) -> dict[str, list[dict]]:
+    """For each method as it was named, its runs by seed: result.json with the history, after its trials."""
+    specs = tuned(setting, methods, quick)
+    if quick:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            small = dict(setting.flags, rounds=2, per_round=min(4, setting.flags["per_round"]))
+            found = run(Setting(setting.name, small), list(specs.values()), "quick", [0], {}, Path(folder))
+    else:
+        found = run(setting, list(specs.values()), setting.name, list(range(seeds)), {})
+    return {method: found[spec] for method, spec in specs.items()}
+
+
+def run(setting: Setting, specs: Sequence[str], folder: str, seeds: list[int], flags: dict, where: Path | None = None) -> dict:
+    """The runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
+    import grapevine as gv
+
+    out = (where or RUNS) / folder
+    flags = {**setting.flags, **flags}
+    print(f"{folder}: {', '.join(specs)}", flush=True)
+    made = gv.compare(specs, out=out, data_dir=DATA, seeds=seeds, bounds=False, resume=True, **flags)
+    if made.failed:
+        raise SystemExit(f"{folder}: {made.failed[0]['folder']} failed: {made.failed[0]['error']}")
+    return {spec: [read(out / one["folder"]) for one in made.runs if one["method"] == spec] for spec in specs}
+
+
+def read(folder: Path) -> dict[str, Any]:
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    return dict(json.loads((folder / "result.json").read_text()), history=history)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def accuracies(runs: Sequence[dict], key: str = "accuracy") -> list[float]:
+    """Per cent, by seed."""
+    return [round(100 * (one[key] or 0.0), 2) for one in runs]
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, sample standard deviation and the values themselves."""
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return dict(mean=round(statistics.mean(values), 2), std=round(std, 2), seeds=list(values))
+
+
+def beats(a: Sequence[float], b: Sequence[float], margin: float = 0.0) -> dict[str, Any]:
+    """Whether a is above b by more than `margin`: the mean of the paired differences, beyond twice its standard error."""
+    differences = [x - y - margin for x, y in zip(a, b, strict=True)]
+    mean = statistics.mean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    outcome = "yes" if mean > max(2 * error, 0) else "no" if mean < -2 * error else "level"
+    return dict(difference=round(mean + margin, 2), standard_error=round(error, 2), outcome=outcome)
+
+
+def verdict(outcomes: Sequence[str]) -> str:
+    """All yes: holds; none: does not; else in part. A draw is not a yes."""
+    yes = sum(outcome == "yes" for outcome in outcomes)
+    return "holds" if yes == len(outcomes) else "does not hold" if not yes else "holds in part"
+
+
+def sentence(name: str, against: str, found: dict[str, Any]) -> str:
+    words = dict(yes="above", no="below", level="level with")[found["outcome"]]
+    return f"{name} is {words} {against} ({found['difference']:+.1f} ± {found['standard_error']:.1f} points)"
+
+
+# ---------------------------------------------------------------- results
+
+
+def write(script: str, *, claim: str, setting: str, numbers: Any, paper_numbers: Any, verdict: str, why: str, seeds: int = SEEDS,
+          quick: bool = False) -> None:  # fmt: skip
+    """`<ID>.json` beside the script, by the script alone; a quick run prints and keeps nothing."""
+    from machine import about
+
+    identity = Path(script).stem.upper()
+    result = dict(id=identity, claim=claim, command=f"python benchmarks/claims/{Path(script).name}", setting=setting, seeds=seeds,
+                  numbers=numbers, paper_numbers=paper_numbers, verdict=verdict, why=why, commit=about()["commit"],
+                  date=about()["date"], cores=os.cpu_count())  # fmt: skip
+    print(json.dumps({key: result[key] for key in ("id", "numbers", "verdict", "why")}, indent=1))
+    if not quick:
+        (HERE / f"{identity}.json").write_text(json.dumps(result, indent=1) + "\n")
