@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grapevine import charts, plots, report
+from grapevine import charts, compare_charts, plots, report
+from grapevine.compare_charts import Point, Series
 from grapevine.errors import Mistake
 from grapevine.terminal import percent
 
@@ -30,6 +32,17 @@ def drawn() -> list[charts.Plot]:
         points = np.random.default_rng(0).random((30, 2))
         kinds = [f"k{i % 15}" for i in range(30)]
         order = [f"k{i}" for i in range(15)]
+        points_of = lambda up: [Point(1, 0.5 + up, 0.1), Point(10, 0.6 + up, None), Point(100, 0.7 + up, 0.0)]  # noqa: E731
+        series = [
+            Series(HOSTILE[1], 0, False, points_of(0)),
+            Series("bound", 1, True, points_of(0.1)),
+            Series("none", 2, False, []),
+        ]
+        compare_charts.curves("Compared", series, "bytes", charts.count, log=True, mark=(0.65, "target $"))
+        free = Series("free", 3, False, [Point(0, 0.5, 0.1)])
+        compare_charts.costs("Costs", [*series, free], "bytes", charts.count)
+        cells = [replace(s, points=[replace(p, x=i) for i, p in enumerate(s.points)]) for s in series]
+        compare_charts.groups("Groups", HOSTILE[:3], cells, "labels")
         charts.scatter("Plane", points[:, 0], points[:, 1], kinds, kinds, order, "", centroids=True)
     return kept
 
@@ -75,6 +88,8 @@ def test_a_picture_shows_the_numbers():
     lengths = [bar.get_width() for bar in kept["Stacked"].patches]
     starts = [bar.get_x() for bar in kept["Stacked"].patches]
     assert lengths == [1, 2, 3, 4, 5, 5, 4, 3, 2, 0] and starts[5:] == lengths[:5]
+    np.testing.assert_allclose(kept["Compared"].lines[1].get_xydata(), [[1, 0.6], [10, 0.7], [100, 0.8]])
+    assert kept["Compared"].get_xscale() == kept["Costs"].get_xscale() == "log"
     np.testing.assert_array_equal(kept["Matrix"].images[0].get_array(), [[0.1, 0.9]] * 5)
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grapevine.charts import Format, _number, _Plane, _text, figure, svg, table, ticks
+from grapevine.charts import Format, _number, _Plane, _text, figure, plot, svg, table, ticks
 from grapevine.page import COLOURS, text
 from grapevine.terminal import percent
 
@@ -63,6 +63,7 @@ def y_ticks(series: Sequence[Series]) -> list[float]:
 # ---------------------------------------------------------------- curves
 
 
+@plot
 def curves(
     title: str,
     series: Sequence[Series],
@@ -168,6 +169,7 @@ def _hits(plane: _Plane, xs: Sequence[float], series: Sequence[Series], place: C
 # ---------------------------------------------------------------- cost against accuracy
 
 
+@plot
 def costs(title: str, series: Sequence[Series], x_name: str, x_format: Format, note: str = "") -> str:
     """A point per method with its name beside it: cost across, on a logarithmic axis, accuracy upwards. The best is top left."""
     series = [s for s in series if s.points]
@@ -215,6 +217,7 @@ def _dot(x: float, y: float, s: Series, words: str) -> str:
 # ---------------------------------------------------------------- grouped dots
 
 
+@plot
 def groups(
     title: str,
     names: Sequence[str],

@@ -13,11 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from grapevine.charts import Plot, short
 from grapevine.errors import Mistake
 from grapevine.page import COLOURS, LIGHT
+from grapevine.terminal import percent
 
 MARKERS = "os^DP"  # another one after every ten colours, as on the page
 WIDTH = 7.2  # inches
@@ -202,4 +203,67 @@ def _scatter(about: dict) -> Figure:
     return figure
 
 
-KINDS: dict[str, Callable[[dict], Figure]] = dict(line=_line, columns=_columns, bars=_bars, heat=_heat, scatter=_scatter)
+# Of a comparison -----------------------------------------------------------------------------------------------------
+
+
+def _curves(about: dict) -> Figure:
+    figure, ax = _axes(3.8)
+    series = [s for s in about["series"] if s.points]
+    for s in series:
+        x, y, spread = (np.array(column, float) for column in zip(*((p.x, p.y, p.std or 0) for p in s.points)))
+        ax.plot(x, y, color=_colour(s.number), label=_plain(s.name), linewidth=1.6, linestyle="--" if s.bound else "-")
+        ax.fill_between(x, y - spread, y + spread, color=_colour(s.number), alpha=0.15, linewidth=0)
+    if about["log"]:
+        ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    if about["mark"]:
+        ax.axhline(about["mark"][0], color=SOFT, linewidth=1, linestyle=":", label=_plain(about["mark"][1]))
+    _accuracies(ax, about)
+    _legend(figure, ax, len(series))
+    return figure
+
+
+def _accuracies(ax: Axes, about: dict) -> None:
+    ax.yaxis.set_major_formatter(_formatted(percent))
+    if about.get("x_format"):
+        ax.xaxis.set_major_formatter(_formatted(about["x_format"]))
+    ax.grid(axis="y", color=EDGE, linewidth=0.7)
+    _name(ax, about["x_name"], "accuracy")
+
+
+def _costs(about: dict) -> Figure:
+    figure, ax = _axes(3.8)
+    series = [s for s in about["series"] if s.points]
+    least = min((s.points[0].x for s in series if s.points[0].x > 0), default=1.0) / 3  # what costs nothing stands left of all
+    for s in series:
+        p = s.points[0]
+        fill = "none" if s.bound else _colour(s.number)
+        ax.errorbar(p.x or least, p.y, p.std or 0, fmt="o", color=_colour(s.number), markerfacecolor=fill, markersize=6)
+        ax.annotate(_plain(s.name), (p.x or least, p.y), xytext=(6, 3), textcoords="offset points", fontsize=8, color=SOFT)
+    ax.set_xscale("log")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.margins(x=0.15)
+    _accuracies(ax, about)
+    return figure
+
+
+def _groups(about: dict) -> Figure:
+    figure, ax = _axes(3.6)
+    names, series = about["names"], [s for s in about["series"] if s.points]
+    for i, s in enumerate(series):
+        x = [p.x + (i + 1) / (len(series) + 1) for p in s.points]
+        fill = "none" if s.bound else _colour(s.number)
+        spread = [p.std or 0 for p in s.points]
+        ax.errorbar(
+            x, [p.y for p in s.points], spread, fmt="o", color=_colour(s.number), markerfacecolor=fill, label=_plain(s.name)
+        )
+    ax.set_xticks(np.arange(len(names)) + 0.5, [_plain(name) for name in names])
+    ax.set_xlim(0, len(names))
+    _accuracies(ax, about)
+    _legend(figure, ax, len(series))
+    return figure
+
+
+KINDS: dict[str, Callable[[dict], Figure]] = dict(
+    line=_line, columns=_columns, bars=_bars, heat=_heat, scatter=_scatter, curves=_curves, costs=_costs, groups=_groups
+)
