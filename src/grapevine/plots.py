@@ -216,6 +216,8 @@ def _curves(about: dict) -> Figure:
     if about["log"]:
         ax.set_xscale("log")
         ax.xaxis.set_minor_formatter(NullFormatter())
+    elif all(float(p.x).is_integer() for s in series for p in s.points):
+        ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     if about["mark"]:
         ax.axhline(about["mark"][0], color=SOFT, linewidth=1, linestyle=":", label=_plain(about["mark"][1]))
     _accuracies(ax, about)
@@ -238,12 +240,13 @@ def _costs(about: dict) -> Figure:
     for s in series:
         p = s.points[0]
         fill = "none" if s.bound else _colour(s.number)
-        ax.errorbar(p.x or least, p.y, p.std or 0, fmt="o", color=_colour(s.number), markerfacecolor=fill, markersize=6)
-        ax.annotate(_plain(s.name), (p.x or least, p.y), xytext=(6, 3), textcoords="offset points", fontsize=8, color=SOFT)
+        look = dict(fmt="o", color=_colour(s.number), markerfacecolor=fill, markersize=6)
+        ax.errorbar(p.x or least, p.y, p.std or 0, label=_plain(s.name), **look)
     ax.set_xscale("log")
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.margins(x=0.15)
     _accuracies(ax, about)
+    _legend(figure, ax, len(series))
     return figure
 
 
