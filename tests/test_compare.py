@@ -375,7 +375,7 @@ def test_the_tables_on_disk_say_the_same(tmp_path):
     assert [float(row["accuracy"]) for row in rows] == [row["accuracy"] for row in made.table]
     markdown = (tmp_path / "c" / "table.md").read_text()
     assert "| fedprox |  | 2 of 3 |" in markdown and "| **fedsem** |" in markdown
-    assert "1 runs are not finished yet" in markdown
+    assert "Not finished yet: 1 runs" in markdown
     tex = compare_table.as_latex(made.data)
     assert tex.count(r"\\") == 6 and r"$\pm$" in tex and r"\textbf{fedsem}" in tex
     assert compare_table.tex("50 % of {a_b} & c") == r"50 \% of \{a\_b\} \& c"

@@ -165,7 +165,10 @@ def _head(data: dict[str, Any]) -> str:
         failed = sum(run["state"] == "failed" for run in runs)
         notice = f"{done} of {len(runs)} runs are finished, {failed} failed: the same command with --resume runs what is missing."
     notice = f'<p class="notice" role="status">{text(notice)}</p>' if notice else ""
-    return f"{kind}<h1>{text(_sentence(data))}</h1><p>{text(_about(data))}</p>{notice}{_tiles(data)}"
+    sentence = _sentence(data)
+    if data["state"] != "finished" and _best(data):
+        sentence = f"So far, {sentence[0].lower()}{sentence[1:]}"
+    return f"{kind}<h1>{text(sentence)}</h1><p>{text(_about(data))}</p>{notice}{_tiles(data)}"
 
 
 def _best(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -274,7 +277,7 @@ def _sorted_table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple
 def _table(made: Comparison, cell: dict[str, Any]) -> str:
     data = made.data
     rows = rows_of(data, cell)
-    names = [name for name in used_columns(rows) if name != "bound"]
+    names = [name for name in used_columns(rows) if name not in ("bound", "seeds")] + ["seeds"]  # their links need room
     most = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=1.0) or 1.0
     lines = []
     for row in rows:

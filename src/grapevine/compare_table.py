@@ -185,9 +185,10 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     best = next((row for row in rows if row["best"]), None)
     n = len(data["seeds"])
     said = [f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed: no spread, and no test."]
-    if best and n > 1:
+    pairs = max((row["pairs"] for row in rows if row["p"] is not None), default=0)
+    if best and pairs:
         said.append(
-            f"p: two-sided paired t-test of the accuracies at the same seed against {best['method']}, {best['seeds']} seeds, "
+            f"p: two-sided paired t-test of the accuracies at the same seed against {best['method']}, {pairs} seeds, "
             "not corrected for several comparisons."
         )
     if cell["target"] is not None:
@@ -198,7 +199,7 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     said += [f"Failed: {row['method']}, {error}" for row in rows for error in row["errors"]]
     missing = sum(row["of"] - row["seeds"] - len(row["errors"]) for row in rows)
     if missing:
-        said.append(f"{missing} runs are not finished yet.")
+        said.append(f"Not finished yet: {missing} runs, which are in no mean.")
     return said
 
 
