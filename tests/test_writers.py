@@ -51,6 +51,7 @@ def test_tensorboard_reads_what_the_run_holds(run, tmp_path):
     assert "| method | fedavg |" in told and "| data.labels | clients:60 |" in told
 
 
+@pytest.mark.filterwarnings("ignore")  # of MLflow about its own database
 def test_mlflow_reads_what_the_run_holds(run, tmp_path):
     mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     for _ in range(2):
