@@ -136,6 +136,9 @@ def test_truth_is_measured_on_new_labels_alone():
     assert result[0].accuracy == (len(new) - 5) / (len(new) - 2)
     n = [p.measured for p in result]
     assert result.accuracy == pytest.approx((result[0].accuracy * n[0] + n[1] + n[2]) / sum(n))
+    # Three classes are found again whole, the fourth, 98, never.
+    assert result.balanced_accuracy == labelling.summary_json(result)["balanced_accuracy"] == 3 / 4
+    assert label([(x, known, np.full(len(known), -1)) for x, known, _ in parties]).balanced_accuracy is None
 
 
 def test_abstain_leaves_uncertain_rows_without_a_label():
