@@ -53,20 +53,20 @@ def arguments(claim: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, str]:
-    """Each method with the fields that were best on validation, as METHOD of compare."""
+def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, list[str]]:
+    """Each method with its candidates' fields, as METHODs of compare, the best on validation first."""
     names = {method: method.partition(":")[0] for method in methods}
-    candidates = {name: setting.trials.get(name, ({},)) for name in names.values()}
-    best = {name: fields[0] for name, fields in candidates.items()}
-    specs = {name: [spell(name, each, "") for each in fields] for name, fields in candidates.items() if len(fields) > 1}
+    order = {name: list(setting.trials.get(name, ({},))) for name in names.values()}
+    specs = {name: [spell(name, each, "") for each in fields] for name, fields in order.items() if len(fields) > 1}
     if specs and not quick:
         rounds = max(1, setting.flags["rounds"] // SHARE_OF_ROUNDS)
         wanted = [spec for each in specs.values() for spec in each]
-        found = run(setting, wanted, f"{setting.name}-trials", [TRIAL_SEED], dict(rounds=rounds), may_fail=True)
+        found = run(setting, wanted, f"{setting.name}-trials", [TRIAL_SEED], dict(rounds=rounds))
         for name, each in specs.items():
-            scores = [max(map(best_validation, found[spec]), default=-1.0) for spec in each]  # a trial that diverged has no run
-            best[name] = candidates[name][scores.index(max(scores))]
-    return {method: spell(name, best[name], method.partition(":")[2]) for method, name in names.items()}
+            # A trial that diverged has no run. Of equal ones the first counts.
+            score = {spec: max(map(best_validation, found[spec]), default=-1.0) for spec in each}
+            order[name] = [fields for _, fields in sorted(zip(each, order[name]), key=lambda pair: -score[pair[0]])]
+    return {method: [spell(name, fields, method.partition(":")[2]) for fields in order[name]] for method, name in names.items()}
 
 
 def spell(name: str, fields: dict[str, Any], words: str) -> str:
@@ -79,32 +79,42 @@ def best_validation(found: dict[str, Any]) -> float:
 
 
 def compared(setting: Setting, methods: Sequence[str], quick: bool = False, seeds: int = SEEDS) -> dict[str, list[dict]]:
-    """For each method as it was named, its runs by seed: result.json with the history, after its trials."""
+    """For each method as it was named, its runs by seed: result.json with the history, after its trials.
+
+    If the fields that were best on validation let training diverge with one of the seeds, the next best are taken.
+    """
     specs = tuned(setting, methods, quick)
     if quick:
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:
             small = dict(setting.flags, rounds=2, per_round=min(4, setting.flags["per_round"]))
-            found = run(Setting(setting.name, small), list(specs.values()), "quick", [0], {}, Path(folder))
-    else:
-        found = run(setting, list(specs.values()), setting.name, list(range(seeds)), {})
-    return {method: found[spec] for method, spec in specs.items()}
+            found = run(Setting(setting.name, small), [each[0] for each in specs.values()], "quick", [0], {}, Path(folder))
+            return {method: found[each[0]] for method, each in specs.items()}
+    done: dict[str, list[dict]] = {}
+    while len(done) < len(specs):
+        wanted = {method: each[0] for method, each in specs.items() if method not in done}
+        found = run(setting, list(wanted.values()), setting.name, list(range(seeds)), {})
+        for method, spec in wanted.items():
+            if len(found[spec]) == seeds:
+                done[method] = found[spec]
+            elif not specs[method][1:]:
+                raise SystemExit(f"{setting.name}: every candidate of {method} diverged or failed.")
+            specs[method] = specs[method][1:]
+    return {method: done[method] for method in methods}
 
 
 def run(
-    setting: Setting, specs: Sequence[str], folder: str, seeds: list[int], flags: dict, where: Path | None = None,
-    may_fail: bool = False,
-) -> dict[str, list[dict]]:  # fmt: skip
-    """The runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
+    setting: Setting, specs: Sequence[str], folder: str, seeds: list[int], flags: dict, where: Path | None = None
+) -> dict[str, list[dict]]:
+    """The finished runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
     import grapevine as gv
 
     out = (where or RUNS) / folder
-    flags = {**setting.flags, **flags}
     print(f"{folder}: {', '.join(specs)}", flush=True)
-    made = gv.compare(specs, out=out, data_dir=DATA, seeds=seeds, bounds=False, resume=True, **flags)
-    if made.failed and not may_fail:
-        raise SystemExit(f"{folder}: {made.failed[0]['folder']} failed: {made.failed[0]['error']}")
+    made = gv.compare(specs, out=out, data_dir=DATA, seeds=seeds, bounds=False, resume=True, **{**setting.flags, **flags})
+    for one in made.failed:
+        print(f"  {one['folder']}: {one['error']}", flush=True)
     finished = [one for one in made.runs if one["state"] == "finished"]
     return {spec: [read(out / one["folder"]) for one in finished if one["method"] == spec] for spec in specs}
 
