@@ -264,3 +264,21 @@ def test_leading_components_are_those_of_a_singular_value_decomposition(shape):
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
     wanted = u[:, :10] * s[:10]
     torch.testing.assert_close(found.double() @ found.double().T, wanted @ wanted.T, rtol=1e-4, atol=1e-4)
+
+
+def test_a_refused_run_leaves_no_folder_and_one_that_began_keeps_it(split, tmp_path):
+    with pytest.raises(Mistake, match="lr=0 cannot work"):
+        gv.train(gv.methods.FedAvg(lr=0.0), split, rounds=1, out=tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+    with pytest.raises(Mistake, match="not finite"):
+        gv.train(gv.methods.FedAvg(lr=1e30), split, rounds=3, out=tmp_path / "r")
+    gv.train(gv.methods.FedAvg(), split, rounds=1, out=tmp_path / "kept")
+    with pytest.raises(Mistake, match="begun with settings"):
+        gv.train(gv.methods.FedAvg(lr=0.0), split, rounds=1, out=tmp_path / "kept", resume=True)
+    assert (tmp_path / "kept" / "result.json").exists()
+
+
+def test_the_model_of_a_method_with_a_protocol_loads(split, tmp_path):
+    method = gv.core.with_settings(gv.methods.find("xclp"), dict(hamming="plain", bits="64"))
+    run = gv.train(method, split, rounds=2, out=tmp_path / "r")
+    assert gv.load(tmp_path / "r").predict(split.dataset.x_test) == run.predict(split.dataset.x_test)

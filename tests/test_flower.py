@@ -574,7 +574,13 @@ def test_driver_and_workers_give_the_bits_of_a_local_run(tmp_path, monkeypatch, 
 
 def test_an_error_in_a_worker_stops_the_run_with_its_sentence(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ended, out = simulate_here(tmp_path, "fedavg", dict(batch="0"))
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "from dataclasses import dataclass\nfrom grapevine.core import step\nfrom grapevine.methods import FedAvg\n\n"
+        "@dataclass(frozen=True)\nclass Broken(FedAvg):\n    name = 'broken'\n\n"
+        "    @step\n    def train(self, client, weights, round):\n        raise ValueError('no')\n"
+    )
+    ended, out = simulate_here(tmp_path, f"{broken}:Broken", {})
     assert ended["kind"] == "StepError" and ended["sentence"].startswith("client ") and "step train, round 0" in ended["sentence"]
     assert not (out / "result.json").exists()
 

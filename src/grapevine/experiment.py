@@ -11,6 +11,7 @@ import json
 import math
 import platform
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -98,8 +99,14 @@ class Experiment:
         if self.out and resume and (self.out / "result.json").exists():
             self._same_run()
             return Run(json.loads((self.out / "result.json").read_text()), read_lines(self.out / "history.jsonl"), self.out)
-        with self._claim(resume):
-            return _Driver(self, progress or (lambda done, rounds, line: None)).run()
+        new = self.out is not None and not self.out.exists()
+        try:
+            with self._claim(resume):
+                return _Driver(self, progress or (lambda done, rounds, line: None)).run()
+        except Mistake:
+            if new and not (self.out / "checkpoint" / "manifest.json").exists():  # refused before anything was learned
+                shutil.rmtree(self.out, ignore_errors=True)
+            raise
 
     def _claim(self, resume: bool) -> AbstractContextManager:
         """Make the folder ours: a new one, or with `resume` one that the same settings began and nobody is working in."""

@@ -57,7 +57,8 @@ class Model:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["grapevine"])
             flat = {name: file.get_tensor(name) for name in file.keys()}
-        method = with_settings(_method(about["method"], method), {name: str(v) for name, v in about["settings"].items()})
+        texts = {name: str(v["kind"] if isinstance(v, dict) else v) for name, v in about["settings"].items()}
+        method = with_settings(_method(about["method"], method), texts)
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
         network = method.network(models.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
