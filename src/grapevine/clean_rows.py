@@ -127,8 +127,8 @@ def _embedded(holding: Holding, path: str, embed: str, model: Model | None) -> H
 def from_arrays(server: Any, parties: Sequence[Any], names: Sequence[str] | None = None, truth: Sequence[Any] | None = None,
                 impute: bool = False) -> tuple[Holding, list[Holding]]:  # fmt: skip
     """The same from (X, y) pairs."""
-    own = labelling._from_arrays([server], ["server"], None, impute)
-    theirs = labelling._from_arrays(parties, names, truth, impute)
+    own = labelling.from_arrays([server], ["server"], None, impute)
+    theirs = labelling.from_arrays(parties, names, truth, impute)
     out = []
     for party, pair in zip([*own, *theirs], [server, *parties]):
         pixels = as_images(pair[0])

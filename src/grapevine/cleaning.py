@@ -493,7 +493,7 @@ def write(folder: Path, result: CleanResult, command: str = "") -> None:
         summary = summary_json(result, command)
         (beside / "result.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
         write_clean(beside, summary)
-        os.replace(beside, folder) if not folder.exists() else labelling._fill(beside, folder)
+        os.replace(beside, folder) if not folder.exists() else labelling.fill(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

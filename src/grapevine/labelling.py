@@ -186,7 +186,7 @@ def label(
         read = read_parties([str(path) for path in parties], label, id, features, truth, impute, embed)
         whole = False
     else:
-        read = _from_arrays(parties, names, truth, impute)
+        read = from_arrays(parties, names, truth, impute)
         whole = all(np.asarray(y).dtype.kind in "iu" for _, y in parties)
     method = make_method(secure, bits, neighbours, alpha, scale, impute, groups, preset, expected, seed)
     if dry_run:
@@ -199,7 +199,7 @@ def label(
     return result
 
 
-def _from_arrays(parties: Sequence[Any], names: Sequence[str] | None, truth: Sequence[Any] | None, impute: bool) -> list[Party]:
+def from_arrays(parties: Sequence[Any], names: Sequence[str] | None, truth: Sequence[Any] | None, impute: bool) -> list[Party]:
     names = [f"party-{i + 1}" for i in range(len(parties))] if names is None else [str(name) for name in names]
     for what, given in (("names", names), ("truth", truth)):
         if given is not None and len(given) != len(parties):
@@ -479,13 +479,13 @@ def write(folder: Path, result: LabelResult, command: str = "") -> None:
         summary = summary_json(result, command)
         (beside / "result.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
         write_label(beside, summary)
-        os.replace(beside, folder) if not folder.exists() else _fill(beside, folder)
+        os.replace(beside, folder) if not folder.exists() else fill(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
 
 
-def _fill(beside: Path, folder: Path) -> None:
+def fill(beside: Path, folder: Path) -> None:
     """Into an empty folder that was there before."""
     for path in sorted(beside.iterdir(), key=lambda path: path.name == "result.json"):
         os.replace(path, folder / path.name)

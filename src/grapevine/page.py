@@ -206,7 +206,10 @@ def page(title: str, head: str, sections: Sequence[tuple[str, str]], foot: str, 
     links = "".join(f'<a href="#{_anchor(name)}">{text(name)}</a>' for name, _ in kept)
     body = "".join(f'<section id="{_anchor(name)}"><h2>{text(name)}</h2>{inner}</section>' for name, inner in kept)
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = (
+        "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
     renew = f'<meta http-equiv="refresh" content="{refresh}">' if refresh else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

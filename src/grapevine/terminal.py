@@ -90,6 +90,7 @@ STEPS = {
     "spread": "labels spread, masked",
     "receive": "own rows unmasked",
     "choose": "number of neighbours chosen",
+    "decide": "rows kept, mended or set aside",
 }
 
 
