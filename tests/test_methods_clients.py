@@ -837,7 +837,7 @@ def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, pr
     f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5), tap=tap)
     weights, C = f.state["weights"], 10
     V = np.concatenate([m.features(f.client(i), weights, 0) for i in range(3)])
-    info = context("hyperplanes", session="seed 0", round=0)
+    info = context("hyperplanes", session="seed 0")
     planes = graph.hyperplanes(hkdf((0).to_bytes(16, "big", signed=True), info), bits, 64, info, tight_frame=preset == "code")
     b = V @ planes.astype(np.float64).T >= 0
     A = np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits)

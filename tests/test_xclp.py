@@ -158,7 +158,7 @@ def standardised(X):
 
 
 def hash_of(V, bits, preset, seed=SEED):
-    info = context("hyperplanes", session=f"seed {seed} group 0", round=0)
+    info = context("hyperplanes", session=f"seed {seed} group 0")
     secret = hkdf(seed.to_bytes(16, "big", signed=True), info)
     planes = graph.hyperplanes(secret, bits, V.shape[1], info, tight_frame=preset == "code")
     return (V @ planes.T.astype(np.float64) >= 0).astype(np.uint8)
@@ -295,7 +295,7 @@ def test_several_groups_do_not_see_each_other():
         part = {name: parties[name] for name in names}
         X, owner, y, classes = pooled(part)
         V = standardised(X)
-        info = context("hyperplanes", session=f"seed {SEED} group {number}", round=0)
+        info = context("hyperplanes", session=f"seed {SEED} group {number}")
         planes = graph.hyperplanes(hkdf(SEED.to_bytes(16, "big"), info), 96, V.shape[1], info)
         _, W = dense_graph((V @ planes.T.astype(float) >= 0).astype(np.uint8), 4, "paper", np.zeros(len(V), bool))
         Z = np.linalg.inv(np.eye(len(W)) - 0.9 * W) @ np.array([[c == label for c in range(len(classes))] for label in y], float)
@@ -937,7 +937,7 @@ def alone_labels(V, y, C, method):
 
 
 def test_expected_accuracy_is_what_it_is_in_the_clear():
-    parties = blobs((22, 18, 25), labelled=12, spread=1.5)
+    parties = blobs((22, 18, 25), labelled=12, spread=2.5)
     run = start(job("psm"), parties)
     clear = clear_estimate(run, slow(parties, run.method))
     np.testing.assert_equal(run.about["expected"], clear)

@@ -119,10 +119,13 @@ def _absorb(content: hashlib._Hash, value: object) -> None:
         content.update(wire.encode({"value": value}))
 
 
-def hash_secret(client: Client, round: int, reproducible: bool) -> tuple[bytes, bytes]:
-    """Secret and context of the hyperplanes: from the clients' seed, or, where a run must repeat, from its public seed."""
+def hash_secret(client: Client, reproducible: bool) -> tuple[bytes, bytes]:
+    """Secret and context of the hyperplanes: from the clients' seed, or, where a run must repeat, from its public seed.
+
+    They are the same in all rounds of a session: distances under fresh ones could be averaged over the rounds.
+    """
     session = client.memory["agreement"]["session"]
-    info = context("hyperplanes", session=session, round=round)
+    info = context("hyperplanes", session=session)
     if reproducible:
         return hkdf(client.seed.to_bytes(16, "big", signed=True), info), info
     return client.memory["seed"], info

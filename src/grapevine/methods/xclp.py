@@ -27,6 +27,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,6 +41,9 @@ HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accu
 BINS = 10  # of confidence, in the calibration table
 CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
 TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
+
+# Hyperplanes of a run that must repeat are no secret and the same for all clients and rounds: a simulation makes them once.
+_public_planes = lru_cache(maxsize=1)(graph.hyperplanes)
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,9 @@ class XCLP(SubProtocol):
     def share(self, client: Client, V: np.ndarray, labelled: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         """Lines 2–5: hash the rows, and send this client's part of SecureHamming. A row of zeros has no direction: `blank`."""
         require_count(client, group.counts, len(V))
-        secret, info = session.hash_secret(client, group.round, self.reproducible)
-        planes = graph.hyperplanes(secret, self.bits, V.shape[1], info, tight_frame=self.preset == "code")  # line 3
+        secret, info = session.hash_secret(client, self.reproducible)
+        make = _public_planes if self.reproducible else graph.hyperplanes
+        planes = make(secret, self.bits, V.shape[1], info, tight_frame=self.preset == "code")  # line 3
         bits = graph.hash_bits(V, planes)  # line 4
         first = self.hamming.begin(client, bits, group, preludes)  # line 5
         # Within a client there is nothing to hide from itself: it sends its own block of H.
