@@ -77,8 +77,8 @@ class StandIn(nn.Conv2d):
         return x.mean(1, keepdim=True) * self.weight.mean((1, 2, 3)).view(1, -1, 1, 1)
 
 
-def build(method: Method, name: str, real: bool) -> models.Network:
-    net = method.network(models.build(name, SHAPE, CLASSES))
+def build(method: Method, name: str, real: bool, seed: int = 0) -> models.Network:
+    net = method.network(models.build(name, SHAPE, CLASSES, seed=seed))
     for layer in net.modules():
         if type(layer) is nn.Conv2d and not real:
             layer.__class__ = StandIn
@@ -140,18 +140,18 @@ def holdings(method: Method, labelled: int, unlabelled: int, seed: int) -> Clien
     return ClientData(rows(labelled, True, seed), rows(unlabelled, False, seed + 1), rows(1, True, 0), names)
 
 
-def measure(name: str, model: str, size: tuple[int, int], real: bool) -> dict[str, Any]:
+def measure(name: str, model: str, size: tuple[int, int], real: bool, seed: int = 0) -> dict[str, Any]:
     """One client's round, the second of the run: the first, on few rows, is there for helpers and for copies of the model."""
     method = methods.find(name)(**SETTINGS.get(name, {}))
     net = "resnet8" if not method.logits and model == "resnet9" else model
-    source = ModelSource(lambda: build(method, net, real), torch.zeros(1, *SHAPE))
-    few = {i: holdings(method, 20, 10, 10 * i) for i in range(3)}
-    full = {0: holdings(method, *size, 99)}
+    source = ModelSource(lambda: build(method, net, real, seed), torch.zeros(1, *SHAPE))
+    few = {i: holdings(method, 20, 10, 10 * i + 100 * seed) for i in range(3)}
+    full = {0: holdings(method, *size, 99 + 100 * seed)}
     early = name in ("protofssl", "fedmatch")  # of the others every round is alike
-    simulation = Simulation(method, few if early else few | full, source)
+    simulation = Simulation(method, few if early else few | full, source, seed)
     meters = Meters(simulation)
     at_server = None if "clients" in method.takes and not method.reveal else rows(size[0], True, 77)
-    server = Server(method, range(3), meters, source, full[0].classes, per_round=3, rounds=2, data=at_server)
+    server = Server(method, range(3), meters, source, full[0].classes, seed, per_round=3, rounds=2, data=at_server)
     method.check(server)
     state = method.setup(server)
     first = None
