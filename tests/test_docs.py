@@ -22,12 +22,15 @@ import pytest
 from click.testing import CliRunner
 
 from grapevine.cli import main
+from grapevine.methods import TABLE
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>file|not run): (?P<word>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 BIN = Path(sys.executable).parent
 SECONDS = 120  # for one command on a busy machine
+HERE = ("compare", "data", "leaderboard", "methods", "predict", "report", "train")  # run in this process: torch is loaded once
+FIELDS = re.compile(r"^<!-- fields: (?P<names>.+?) -->\n\n(?P<table>(?:\|.*\n)+)", re.M)
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,16 @@ def run(command: list[str], folder: Path, **more: str) -> str:
     return done.stdout
 
 
+def run_line(command: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a page, in the folder that is the current one."""
+    if command[0] != "grapevine" or command[1] not in HERE:
+        run(command, folder)
+        return
+    monkeypatch.setattr(sys, "argv", command)
+    said = CliRunner().invoke(main, command[1:])
+    assert said.exit_code == 0, f"{shlex.join(command)}\n{said.output}"
+
+
 def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
@@ -72,6 +85,7 @@ def page_name(page: Path) -> str:
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("GRAPEVINE_DATA", raising=False)
     modules = set(sys.modules)
     names: dict = {}
     for number, block in enumerate(blocks(page)):
@@ -83,7 +97,7 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
             names = {k: v for k, v in runpy.run_path(str(script), names).items() if not k.startswith("__")}
         elif block.mark is None and block.kind in ("console", "bash"):
             for command in commands(block):
-                run(shlex.split(command), tmp_path)
+                run_line(shlex.split(command), tmp_path, monkeypatch)
     for name in set(sys.modules) - modules:  # a page's own modules must not be found by the next page
         if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
             del sys.modules[name]
@@ -97,6 +111,42 @@ def test_every_block_says_what_it_is():
     for page in PAGES:
         fences = len(re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M))
         assert fences == 2 * len(blocks(page)), f"{page_name(page)}: a block that this file does not see"
+
+
+# ---------------------------------------------------------------- methods
+
+
+def fields_table(name: str) -> str:
+    """The table of a method's fields, from what `grapevine methods NAME --json` prints."""
+    about = json.loads(CliRunner().invoke(main, ["methods", name, "--json"]).output)
+    lines = ["| field | symbol | default | meaning |", "|---|---|---|---|"]
+    for field in about["fields"]:
+        default = field["default"]
+        shown = "" if default == "" else f"`{default}`" if isinstance(default, str) else json.dumps(default)
+        cells = (f"`{field['name']}`", field["symbol"], shown, field["text"])
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def test_tables_of_fields_are_those_of_the_code():
+    """A table that has fallen behind is replaced by what this prints."""
+    seen = {}
+    for page in (ROOT / "docs" / "methods").glob("*.md"):
+        for found in FIELDS.finditer(page.read_text(encoding="utf-8")):
+            for name in found["names"].split():
+                seen[name] = page.name
+                assert found["table"] == fields_table(name), f"{page.name}: {name}\n{fields_table(name)}"
+    supervised = {"fedavg", "fedprox", "scaffold", "supervised", "alone", "server-only"}  # one table for all of them, by hand
+    assert seen.keys() == set(TABLE) - supervised
+
+
+def test_every_method_has_a_page_with_a_command_and_a_reference():
+    for name in TABLE:
+        told = [page for page in (ROOT / "docs" / "methods").glob("*.md") if f"`{name}`" in page.read_text(encoding="utf-8")]
+        assert told, f"no page has `{name}`"
+    for page in (ROOT / "docs" / "methods").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert "grapevine " in text and ("paper" in text.lower()), page.name
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,45 @@
+"""The scripts and the notebook of examples/ run as they are, each in a process of its own, and are as short as they say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+NOTEBOOK = FOLDER / "tour.ipynb"
+
+
+def run(script: Path, folder: Path) -> str:
+    """In an empty folder, without data of this machine, warnings as errors."""
+    env = {name: value for name, value in os.environ.items() if name != "GRAPEVINE_DATA"} | dict(OMP_NUM_THREADS="1")
+    command = [sys.executable, "-W", "error", str(script), *([str(folder / "out")] if "[FOLDER]" in script.read_text() else [])]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_script(script, tmp_path):
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 40
+    said = run(script, tmp_path)
+    assert "%" in said
+    if script.stem == "train_and_predict":
+        says, true = (line.split(maxsplit=1)[1] for line in said.splitlines()[-2:])
+        assert says.count("'") == true.count("'") == 20  # ten labels each
+        assert (tmp_path / "out" / "run" / "model.safetensors").exists()
+
+
+def test_notebook(tmp_path):
+    """Its code cells, one after the other; the last expression of a cell is shown in a notebook, and computed here."""
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert notebook["nbformat"] == 4
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(code) >= 5 and all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    script = tmp_path / "tour.py"
+    text = "\n".join(code) + "\nassert runs['supervised'].result['accuracy'] > 0.5 and result.accuracy > result.alone_accuracy\n"
+    script.write_text(text, encoding="utf-8")
+    run(script, tmp_path)
