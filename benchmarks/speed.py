@@ -33,8 +33,8 @@ def simulator(found: dict) -> str:
     text.append(f"One worker takes {found['one_worker_against_bare_loop']:.2f} times the bare loop, two workers are "
                 f"{found['two_workers_speedup']:.2f} times as fast as one.")  # fmt: skip
     for name, each in found.get("against_two_workers", {}).items():
-        text.append(f"{name[0].upper()}{name[1:]}: {each['steady']:.1f} times two workers a round, {each['whole_process']:.1f} times "
-                    "as a whole process.")  # fmt: skip
+        text.append(f"{name[0].upper()}{name[1:]}: {each['steady']:.1f} times two workers a round, "
+                    f"{each['whole_process']:.1f} times as a whole process.")  # fmt: skip
     memory = ", ".join(f"{n} clients {mb:.0f} MB" for n, mb in found["memory_mb"].items())
     return "\n\n".join([*text, f"Memory: {memory}; the data is {found['data_mb']:.0f} MB."])
 
@@ -54,15 +54,13 @@ def hamming(found: dict) -> str:
 
 
 def exponents(measured: list[dict]) -> list[tuple]:
-    """Slopes of log seconds against log rows (at the largest bits) and log bits (at the largest rows)."""
+    """Slopes of log seconds against log rows (at 4096 bits) and log bits (at 500 rows)."""
     out = []
     for protocol in dict.fromkeys(each["protocol"] for each in measured):
         own = [each for each in measured if each["protocol"] == protocol]
         fits = []
-        for varied, fixed in (("rows", "bits"), ("bits", "rows")):
-            most = max(each[fixed] for each in own)
-            points = {each[varied]: each["cpu_seconds"] for each in own if each[fixed] == most and each["cpu_seconds"] > 0}
-            fits.append(f"{slope(points):.2f}" if len(points) > 1 else "–")
+        for varied, (fixed, value) in (("rows", ("bits", 4096)), ("bits", ("rows", 500))):
+            fits.append(f"{slope({each[varied]: each['cpu_seconds'] for each in own if each[fixed] == value}):.2f}")
         out.append((protocol, *fits))
     return out
 
