@@ -35,8 +35,8 @@ test-browser: $(STAMP)
 	$(BIN)/python -m pytest -m browser
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/simulator.py
