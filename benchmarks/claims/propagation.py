@@ -6,6 +6,8 @@ they are. Settings are the label job's own: 4096 bits, 10 neighbours, alpha 0.99
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from common import DATA
 from scipy import sparse
@@ -18,9 +20,13 @@ NEIGHBOURS, ALPHA, BITS, PRESET = 10, 0.99, 4096, "code"
 
 def bits_of(V: np.ndarray, bits: int = BITS, seed: int = 0) -> np.ndarray:
     """Hashes by hyperplanes that depend on the seed alone, so that a claim repeats."""
-    info = context("grapevine claims", bits=bits, features=V.shape[1])
-    planes = graph.hyperplanes(seed.to_bytes(32, "big"), bits, V.shape[1], info, tight_frame=PRESET == "code")
-    return graph.hash_bits(V, planes)
+    return graph.hash_bits(V, hyperplanes(bits, V.shape[1], seed))
+
+
+@functools.lru_cache(4)  # a tight frame of many features takes longer than hashing with it
+def hyperplanes(bits: int, features: int, seed: int) -> np.ndarray:
+    info = context("grapevine claims", bits=bits, features=features)
+    return graph.hyperplanes(seed.to_bytes(32, "big"), bits, features, info, tight_frame=PRESET == "code")
 
 
 def hamming_graph(bits: np.ndarray, length: int = BITS) -> sparse.csr_array:
