@@ -36,9 +36,11 @@ def main() -> None:
         f"{way}: " + ", ".join(f"{name} {one['mean']:.1f} times" for name, one in each.items()) for way, each in counts.items()
     ]
     why = f"Bytes: {share['mean']:.0f} % of FedMatch's (the paper: 45 %). FedMatch here sends only entries that changed, and of "
-    why += f"a helper only psi; the paper counts all of it. Compute against ProtoFSSL's, {'; '.join(told)}. The paper counts forward "
-    why += "passes alone, and MixMatch's as FixMatch's; ours passes each unlabelled row twice to guess and twice to learn. About "
-    why += f"half: 45 to 55 %; less compute: at least {TIMES:g} times."
+    why += f"a helper only psi; the paper counts all of it. Compute against ProtoFSSL's, {'; '.join(told)}. The paper counts "
+    why += (
+        "forward passes alone, and MixMatch's as FixMatch's; ours passes each unlabelled row twice to guess and twice to learn. "
+    )
+    why += f"About half: 45 to 55 %; less compute: at least {TIMES:g} times."
     setting = (
         "a client's round with ResNet-9, 50 labelled and 490 unlabelled rows of 3x32x32, one epoch, two helpers; bytes of the "
     )
