@@ -54,7 +54,8 @@ def main() -> None:
                 told.append(f"{title}, {flip:.0%} flipped: {against}; {about}")
     write(__file__, claim=CLAIM, setting=f"MNIST; {WORDS}; clients of 200 rows, all labelled; server with 500, whose classifier "
           "learns them for 30 epochs; tau 0.95, upsilon 0.5; removed: mend=false", numbers=numbers, paper_numbers=PAPER,
-          verdict=verdict(outcomes), why=". ".join(told) + f". {' '.join(WHY.split())}", seeds=len(seeds), quick=quick)  # fmt: skip
+          verdict=verdict(outcomes),
+          why=". ".join(told) + f". {' '.join(WHY.split())}", seeds=len(seeds), quick=quick)  # fmt: skip
 
 
 def labels_used(out: Path, split: Split) -> tuple[float, float]:
