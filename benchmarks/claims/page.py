@@ -48,8 +48,8 @@ what does not hold here may hold there, and the other way round.
 """
 
 
-def main() -> None:
-    found = {name: json.loads(path.read_text()) for name in CLAIMS if (path := HERE / f"{name}.json").exists()}
+def main(path: Path = PAGE) -> None:
+    found = {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
     lines = ["| | claim | verdict |", "|---|---|---|"]
     for name, claim in CLAIMS.items():
         told = f"**{found[name]['verdict']}**" if name in found else "not run yet"
@@ -57,8 +57,8 @@ def main() -> None:
     text = HEAD + "\n".join(lines) + "\n"
     for name, result in found.items():
         text += "\n" + section(name, result)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"Wrote {PAGE.name}: {len(found)} of {len(CLAIMS)} claims.")
+    path.write_text(text, encoding="utf-8")
+    print(f"Wrote {path.name}: {len(found)} of {len(CLAIMS)} claims.")
 
 
 def section(name: str, result: dict[str, Any]) -> str:

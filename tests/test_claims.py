@@ -1,0 +1,112 @@
+"""The claims' scripts, their results, and the page that is made from them."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks" / "claims"
+DATA = Path(os.environ.get("GRAPEVINE_DATA", FOLDER.parent.parent.parent / "shared" / "data"))
+FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
+VERDICTS = {"holds", "holds in part", "does not hold"}
+RESULTS = sorted(FOLDER.glob("*.json"))
+
+
+@pytest.fixture
+def claims(monkeypatch):
+    """The folder's modules, by name, as its scripts import them; gone again after the test."""
+    monkeypatch.setattr(sys, "path", [str(FOLDER), str(FOLDER.parent), *sys.path])
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if str(FOLDER.parent) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def identities(claims) -> list[str]:
+    return list(claims("page").CLAIMS)
+
+
+def test_every_claim_has_a_script_that_says_what_it_claims(claims):
+    for identity in identities(claims):
+        script = claims(identity.lower())
+        assert script.__doc__.startswith(f"{identity}: ") and callable(script.main)
+        assert script.CLAIM.endswith(".") and script.PAPER
+
+
+def test_every_result_belongs_to_a_claim(claims):
+    assert {path.stem for path in RESULTS} <= set(identities(claims))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_result_has_all_fields(path):
+    result = json.loads(path.read_text(), parse_constant=lambda word: pytest.fail(f"{path.name}: {word} is not JSON"))
+    assert FIELDS <= result.keys()
+    assert result["id"] == path.stem
+    assert result["command"] == f"python benchmarks/claims/{path.stem.lower()}.py"
+    assert result["seeds"] >= 3 and result["verdict"] in VERDICTS
+    assert all(result[name] for name in FIELDS)
+    assert all(each["seeds"] == [] or len(each["seeds"]) == result["seeds"] for each in spreads(result["numbers"]))
+
+
+def spreads(value) -> list[dict]:
+    """All {mean, std, seeds} within."""
+    if not isinstance(value, dict):
+        return []
+    return [value] if "mean" in value else [found for each in value.values() for found in spreads(each)]
+
+
+def test_page_shows_every_claim_and_every_mean(claims, tmp_path):
+    page = claims("page")
+    page.main(tmp_path / "claims.md")
+    text = (tmp_path / "claims.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for identity in page.CLAIMS:
+        assert sum(line.startswith((f"| {identity} |", f"| [{identity}](")) for line in lines) == 1
+    for path in RESULTS:
+        result = json.loads(path.read_text())
+        part = text.split(f"\n## {path.stem}: {result['verdict']} ")[1].split("\n## ")[0]
+        assert result["why"] in part and result["setting"] in part
+        assert all(f"{each['mean']:g} ± {each['std']:g}" in part for each in spreads(result["numbers"]))
+
+
+def test_verdict_counts_draws_as_no(claims):
+    common = claims("common")
+    assert common.verdict(["yes", "yes"]) == "holds"
+    assert common.verdict(["yes", "level"]) == "holds in part"
+    assert common.verdict(["level", "no"]) == "does not hold"
+    # Differences 1, 2, 3: mean 2, standard error 1 / √3, and 2 > 2 / √3; the other way round below.
+    found = common.beats([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert (found["difference"], found["standard_error"], found["outcome"]) == (2.0, 0.58, "yes")
+    assert common.beats([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])["outcome"] == "no"
+    assert common.beats([1.0, 5.0, 0.0], [2.0, 1.0, 2.0])["outcome"] == "level"
+
+
+def quick(identity: str, folder: Path) -> None:
+    """A quick run ends well, prints its verdict, and keeps nothing: neither where it was started nor beside the script."""
+    result = FOLDER / f"{identity}.json"
+    before = result.read_bytes() if result.exists() else None
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    runs = folder / "runs"
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{identity.lower()}.py"), "--quick"]
+    environment = dict(os.environ, GRAPEVINE_CLAIMS=str(runs), **threads)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert any(f'"verdict": "{verdict}"' in done.stdout for verdict in VERDICTS)
+    assert list(folder.iterdir()) == []
+    assert (result.read_bytes() if result.exists() else None) == before
+
+
+def test_quick_run_of_one_claim_that_needs_no_data(tmp_path):
+    quick("A4", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.exists(), reason="the claims' data is not here: GRAPEVINE_DATA")
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("[xpam][0-9].py")), ids=lambda path: path.stem)
+def test_quick_run(script, tmp_path):
+    quick(script.stem.upper(), tmp_path)
