@@ -33,8 +33,9 @@ def simulator(found: dict) -> str:
     text.append(f"One worker takes {found['one_worker_against_bare_loop']:.2f} times the bare loop, two workers are "
                 f"{found['two_workers_speedup']:.2f} times as fast as one.")  # fmt: skip
     for name, each in found.get("against_two_workers", {}).items():
-        text.append(f"{name[0].upper()}{name[1:]}: {each['steady']:.1f} times two workers a round, "
-                    f"{each['whole_process']:.1f} times as a whole process.")  # fmt: skip
+        times = {key: f"{value:.1f} times" for key, value in each.items()}
+        text.append(f"{name[0].upper()}{name[1:]}: {times['steady']} two workers a round, {times['with_start']} with start-up; "
+                    f"as whole processes {times['whole_process']}.")  # fmt: skip
     memory = ", ".join(f"{n} clients {mb:.0f} MB" for n, mb in found["memory_mb"].items())
     return "\n\n".join([*text, f"Memory: {memory}; the data is {found['data_mb']:.0f} MB."])
 
