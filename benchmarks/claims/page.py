@@ -42,8 +42,8 @@ that is named beside it; `python benchmarks/claims/run.py` runs them all and mak
 
 "Above" means that the mean of the paired differences over seeds is beyond twice its standard error; "level" that it is not; a
 claim holds if all its comparisons come out, in part if some do. Where methods are compared by training, the fields of each were
-chosen on validation accuracy with the same budget: 4 trials, one seed, a third of the rounds (M1 to M3: one learning rate for a data
-set, chosen so for FedAvg on true labels). Networks and rounds are far smaller than the papers':
+chosen on validation accuracy with the same budget: 4 trials, one seed, a third of the rounds (M1 to M3: one learning rate for a
+data set, chosen so for FedAvg on true labels). Networks and rounds are far smaller than the papers':
 what does not hold here may hold there, and the other way round.
 
 """
