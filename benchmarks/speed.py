@@ -90,7 +90,12 @@ def spreading(found: dict) -> str:
 
 
 def cleanlab(found: dict) -> str:
-    return "Precision, recall and F1 of wrong labels found are in `benchmarks/clean_cleanlab.json`; [clean](clean.md) tells them."
+    keys = ("precision", "recall", "f1")
+    measured = [each for each in found["results"] if all(key in each for key in keys)]
+    rows = [
+        (each["data"], f"{each['flipped']:.0%}", each["way"], *(f"{each[key]['mean']:.3f}" for key in keys)) for each in measured
+    ]
+    return table(("data", "flipped", "wrong labels found by", *keys), rows)
 
 
 def train_round(found: dict) -> str:

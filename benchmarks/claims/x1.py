@@ -1,7 +1,7 @@
 """X1: XCLP labels better than each client alone, most where labels are few (XCLP, tables 1 and 6)."""
 
-import numpy as np
-from common import DATA, SEEDS, arguments, beats, sentence, spread, verdict, write
+from common import SEEDS, arguments, beats, sentence, spread, verdict, write
+from femnist_graph import load, settings
 from propagation import alone, bits_of, cifar, draw, hamming_graph, right
 from propagation import spread as propagate
 
@@ -13,31 +13,11 @@ PAPER = {
 FRACTIONS, LABELS = (0.1, 0.2, 0.5, 1.0), (50, 100, 500, 1000)
 
 
-def femnist(quick: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    file = np.load(DATA / "femnist_leaf.npz")
-    large = np.flatnonzero(np.bincount(file["writer"]) >= 80)[: 5 if quick else None]
-    keep = np.isin(file["writer"], large)
-    return file["x"][keep].reshape(keep.sum(), -1), file["y"][keep].astype(np.int64), file["writer"][keep]
-
-
-def settings(y: np.ndarray, writer: np.ndarray, labelled: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A fifth of each writer's images is new; of the rest a share has labels."""
-    rng = np.random.default_rng(seed)
-    known, new = np.full(len(y), -1), np.zeros(len(y), bool)
-    for w in np.unique(writer):
-        own = rng.permutation(np.flatnonzero(writer == w))
-        cut = round(0.2 * len(own))
-        new[own[:cut]] = True
-        some = own[cut : cut + round(labelled * (len(own) - cut))]
-        known[some] = y[some]
-    return known, new
-
-
 def main() -> None:
     quick = arguments(CLAIM).quick
     seeds = range(1 if quick else SEEDS)
     scores: dict[str, dict[str, dict[str, list[float]]]] = {}
-    V, y, writer = femnist(quick)
+    V, y, writer = load(5 if quick else None)
     bits = bits_of(V)
     W = hamming_graph(bits)
     for fraction in FRACTIONS[:1] if quick else FRACTIONS:

@@ -10,8 +10,6 @@ import base64
 import io
 import json
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -483,20 +481,11 @@ def write(folder: Path, result: CleanResult, command: str = "") -> None:
     """
     from grapevine.clean_page import write_clean
 
-    folder = Path(folder).absolute()
-    beside = folder.with_name(f".writing-{os.getpid()}-{folder.name}")
-    beside.mkdir(parents=True)
-    try:
+    summary = summary_json(result, command)
+    with labelling.new_folder(folder, result.messages, summary) as beside:
         for party in result:
             _write_party(beside / party.name, party)
-        (beside / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in result.messages), encoding="utf-8")
-        summary = summary_json(result, command)
-        (beside / "result.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
         write_clean(beside, summary)
-        os.replace(beside, folder) if not folder.exists() else labelling.fill(beside, folder)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
 
 
 def _write_party(folder: Path, party: PartyCleaned) -> None:

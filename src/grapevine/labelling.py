@@ -12,6 +12,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -469,23 +470,30 @@ def write(folder: Path, result: LabelResult, command: str = "") -> None:
     """
     from grapevine.report import write_label
 
+    summary = summary_json(result, command)
+    with new_folder(folder, result.messages, summary) as beside:
+        for party in result:
+            write_party(beside / party.name, party)
+        write_label(beside, summary)
+
+
+@contextmanager
+def new_folder(folder: Path, messages: Sequence[dict], summary: dict[str, Any]) -> Iterator[Path]:
+    """Where a job writes its folder, with messages.jsonl and result.json in it; at the end it is moved to its place at once."""
     folder = Path(folder).absolute()
     beside = folder.with_name(f".writing-{os.getpid()}-{folder.name}")
     beside.mkdir(parents=True)
     try:
-        for party in result:
-            write_party(beside / party.name, party)
-        (beside / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in result.messages), encoding="utf-8")
-        summary = summary_json(result, command)
+        (beside / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in messages), encoding="utf-8")
         (beside / "result.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")
-        write_label(beside, summary)
-        os.replace(beside, folder) if not folder.exists() else fill(beside, folder)
+        yield beside
+        os.replace(beside, folder) if not folder.exists() else _fill(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
 
 
-def fill(beside: Path, folder: Path) -> None:
+def _fill(beside: Path, folder: Path) -> None:
     """Into an empty folder that was there before."""
     for path in sorted(beside.iterdir(), key=lambda path: path.name == "result.json"):
         os.replace(path, folder / path.name)
