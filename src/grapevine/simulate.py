@@ -6,6 +6,8 @@ and so does what a network does. Both give the same bits; tests hold them to it.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +42,14 @@ class Fault:
     seconds: float = 0.1
 
 
+def keep_freed_memory() -> None:
+    """Let glibc keep up to 256 MB of freed memory: by default a step gives its activations back and faults them in again."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt:  # other C libraries decide for themselves
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: smaller blocks come from the heap; 32 MB is the most it takes
+        mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD: free memory at the heap's end that is not given back
+
+
 class Simulation:
     """All clients of a federation in this process.
 
@@ -68,6 +78,7 @@ class Simulation:
         self._done = 0  # clients that have answered the step under way
         self._lock = threading.Lock()
         self._clients: dict[Id, Client] = {}
+        keep_freed_memory()
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
