@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,29 @@ def test_page_shows_every_claim_and_every_mean(claims, tmp_path):
         part = text.split(f"\n## {path.stem}: {result['verdict']} ")[1].split("\n## ")[0]
         assert result["why"] in part and result["setting"] in part
         assert all(f"{each['mean']:g} ± {each['std']:g}" in part for each in spreads(result["numbers"]))
+
+
+def test_docs_hold_what_the_results_say(claims, tmp_path):
+    page = claims("page")
+    page.main(tmp_path / "claims.md")
+    assert (tmp_path / "claims.md").read_text(encoding="utf-8") == page.PAGE.read_text(encoding="utf-8")
+    shutil.copytree(page.METHODS, tmp_path / "methods")
+    page.method_pages(tmp_path / "methods")
+    for path in page.METHODS.glob("*.md"):
+        assert (tmp_path / "methods" / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+def test_a_page_asks_for_numbers(claims, tmp_path):
+    (tmp_path / "one.md").write_text("before\n\n<!-- numbers: X1 Z9 of alone -->\nstale\n<!-- end of numbers -->\nafter\n")
+    page = claims("page")
+    page.CLAIMS = {"X1": "more", "Z9": "never"}
+    result = dict(verdict="holds", numbers=dict(few=dict(alone=dict(mean=1.5, std=0.25), both=dict(mean=2, std=0))),
+                  paper_numbers=dict(few=dict(alone=3, both=4)))  # fmt: skip
+    page.results = lambda: dict(X1=result)
+    page.method_pages(tmp_path)
+    text = (tmp_path / "one.md").read_text()
+    assert "| [X1](../claims.md#x1): more | holds | few · alone: 1.5 ± 0.25 | few: alone 3 |" in text
+    assert "| Z9: never | not run yet | | |" in text and "stale" not in text and text.endswith("<!-- end of numbers -->\nafter\n")
 
 
 def test_verdict_counts_draws_as_no(claims):

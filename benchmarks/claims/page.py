@@ -1,13 +1,19 @@
-"""docs/claims.md from the claims' JSON: `python benchmarks/claims/page.py`."""
+"""docs/claims.md, and the numbers on the methods' pages, from the claims' JSON: `python benchmarks/claims/page.py`."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "claims.md"
+METHODS = PAGE.parent / "methods"
+# What a method's page asks for: claims, and of them the numbers of the named methods alone, or all.
+NUMBERS = re.compile(
+    r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
+)
 CLAIMS = {  # in the order of the page
     "X1": "XCLP labels better than each client alone, most where labels are few",
     "X2": "On FedAvg's features XCLP beats the model's own predictions",
@@ -49,8 +55,12 @@ what does not hold here may hold there, and the other way round.
 """
 
 
+def results() -> dict[str, dict[str, Any]]:
+    return {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
+
+
 def main(path: Path = PAGE) -> None:
-    found = {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
+    found = results()
     lines = ["| | claim | verdict |", "|---|---|---|"]
     for name, claim in CLAIMS.items():
         told = f"**{found[name]['verdict']}**" if name in found else "not run yet"
@@ -97,5 +107,47 @@ def spoken(value: Any) -> str:
     return str(value)
 
 
+# ---------------------------------------------------------------- the methods' pages
+
+
+def method_pages(folder: Path = METHODS) -> None:
+    found = results()
+    for path in sorted(folder.glob("*.md")):
+        old = path.read_text(encoding="utf-8")
+        new = NUMBERS.sub(lambda asked: beside(asked, found), old)
+        if new != old:
+            path.write_text(new, encoding="utf-8")
+            print(f"Wrote the numbers of {path.name}.")
+
+
+def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
+    """The marker and its table: each claim's verdict, our numbers and the paper's."""
+    claims, of = asked["claims"].split(), (asked["methods"] or "").split()
+    lines = ["| claim | verdict here | here, mean ± std over seeds | the paper's |", "|---|---|---|---|"]
+    for name in claims:
+        if name not in found:
+            lines.append(f"| {name}: {CLAIMS[name]} | not run yet | | |")
+            continue
+        result = found[name]
+        ours = [f"{' · '.join(path)}: {value['mean']:g} ± {value['std']:g}" for path, value in leaves(result["numbers"])
+                if "mean" in value and (not of or set(of) & set(path))]  # fmt: skip
+        theirs = only(result["paper_numbers"], of) or result["paper_numbers"]
+        lines.append(f"| [{name}](../claims.md#{name.lower()}): {CLAIMS[name]} | {result['verdict']} | {'<br>'.join(ours)} "
+                     f"| {'<br>'.join(part for part in spoken(theirs).split('; '))} |")  # fmt: skip
+    head = asked[0].split("\n", 1)[0]
+    return f"{head}\n\n" + "\n".join(lines) + "\n\n"
+
+
+def only(value: Any, names: list[str]) -> Any:
+    """The parts of nested numbers that belong to these methods; everything if no method is named."""
+    if not names or not isinstance(value, dict):
+        return value
+    kept = {
+        key: each if key in names else only(each, names) for key, each in value.items() if key in names or isinstance(each, dict)
+    }
+    return {key: each for key, each in kept.items() if each}
+
+
 if __name__ == "__main__":
     main()
+    method_pages()

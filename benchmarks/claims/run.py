@@ -1,7 +1,8 @@
 """All claims, or those that are named, one after the other: `python benchmarks/claims/run.py [x5 p1 …] [--page]`.
 
 What has run already is not repeated: runs are kept in `.runs/` beside this file. A claim that fails does not stop the others.
-`--page` only makes docs/claims.md anew from the JSON that is there. `--missing` leaves out claims whose JSON is there.
+`--page` only makes docs/claims.md and the numbers on the methods' pages anew from the JSON that is there.
+`--missing` leaves out claims whose JSON is there.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HERE = Path(__file__).parent
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("claims", nargs="*", metavar="CLAIM", help="x1, p3, … [all]")
-    parser.add_argument("--page", action="store_true", help="only make docs/claims.md anew")
+    parser.add_argument("--page", action="store_true", help="only make the pages anew")
     parser.add_argument("--missing", action="store_true", help="only claims without a result")
     flags = parser.parse_args()
     known = [identity.lower() for identity in page.CLAIMS if (HERE / f"{identity.lower()}.py").exists()]
@@ -34,6 +35,7 @@ def main() -> None:
         print(f"=== {name.upper()}", flush=True)
         failed += [name] * (subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode != 0)
     page.main()
+    page.method_pages()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; run them again, what was done is kept.")
 
