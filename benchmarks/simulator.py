@@ -2,12 +2,16 @@
 
 Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the small CNN. Measured side by side, a few rounds of each
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
-the same memory format, and Flower's simulation (Ray) in an environment of its own, which this script makes. Flower's clients are
-written in two ways: as in its quickstart, with a DataLoader and torch's usual memory format; and with our batches and memory
-format, which tells the engines apart. "Whole process" is a run of 4 rounds from start to end, imports and start-up included, for
-Flower and for us. And the memory of 100 and of 1000 clients, each in a child process.
+the same memory format, and two peers, each in an environment of its own, which this script makes.
 
-    python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--no-flower] [--quick]
+Flower's simulation (Ray): its clients are written in two ways, as in its quickstart, with a DataLoader and torch's usual memory
+format; and with our batches and memory format, which tells the engines apart. Apple's pfl: as in its introduction, one process
+with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in our memory format. (pfl
+cuts a client's rows into batches once and does not shuffle them, so an epoch costs it a little less; and it always evaluates the
+clients of the first round, which counts in its whole process alone.) "Whole process" is a run of 4 rounds from start to end,
+imports and start-up included, for the peers and for us. And the memory of 100 and of 1000 clients, each in a child process.
+
+    python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--no-peers] [--quick]
 
 Writes simulator.json beside itself.
 """
@@ -25,6 +29,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,8 +42,8 @@ from grapevine.simulate import Simulation
 HERE = Path(__file__).parent
 DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
 ROWS, PER_ROUND, EPOCHS, BATCH, LR = 500, 10, 5, 50, 0.1
+CORES = 2
 WHOLE_ROUNDS = 4  # of a whole process, from its start to its end
-FLOWERS = ("flower, as its quickstart", "flower, with our batches")
 
 
 def make_split(clients: int, rows: int, quick: bool = False):
@@ -120,15 +125,14 @@ def memory(clients: int, rows: int, quick: bool) -> float:
     return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-# ---------------------------------------------------------------- Flower's simulation, in its own environment
+# ---------------------------------------------------------------- peers, each in its own environment
 
-FLOWER_TASK = """
-import sys, time
+PEER_TASK = """
 import numpy as np, torch
 from torch import nn
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
-torch.set_num_threads(1)
+torch.set_num_threads(%(threads)d)
 
 def network():
     return nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1),
@@ -205,37 +209,130 @@ print("RESULT " + json.dumps((stamps[-1] - stamps[0]) / (len(stamps) - 1)))
 """
 
 
-def flower_python() -> Path:
-    """An environment of its own for Flower's simulation."""
-    environment = HERE / ".environments" / "flower"
-    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+PFL_APP = """
+import json, time
+import numpy as np, torch
+from torch import nn
+import torch.nn.functional as F
+from pfl.model.pytorch import PyTorchModel  # first: it tells pfl which framework this is
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+from pfl.metrics import Metrics, Weighted
+from task import client_rows, network
+
+np.random.seed(0)  # every process draws the same clients and takes its share of them
+torch.manual_seed(0)
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+    def loss(self, x, y):
+        self.train()
+        return F.cross_entropy(self.network(x), y)
+    @torch.no_grad()
+    def metrics(self, x, y):
+        self.eval()
+        out = self.network(x)
+        right = (out.argmax(1) == y).sum().item()
+        return {"loss": Weighted(F.cross_entropy(out, y, reduction="sum").item(), len(y)), "accuracy": Weighted(right, len(y))}
+
+def user(i):
+    x, y = client_rows(i, %(rows)d)
+    x = ((x.float() / 255 - 0.286) / 0.353)[:, None].contiguous(memory_format=%(memory_format)s)
+    return PyTorchTensorDataset((x, y), user_id=i)
+
+class Timed(TrainingProcessCallback):
+    stamps = []
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        Timed.stamps.append(time.perf_counter())
+        return False, Metrics()
+
+classifier = Classifier()
+model = PyTorchModel(classifier, local_optimizer_create=torch.optim.SGD,
+                     central_optimizer=torch.optim.SGD(classifier.parameters(), lr=1.0))
+users = list(np.random.permutation(%(clients)d))
+data = FederatedDataset(user, get_user_sampler("minimize_reuse", users))
+FederatedAveraging().run(
+    NNAlgorithmParams(central_num_iterations=%(rounds)d, evaluation_frequency=%(rounds)d, train_cohort_size=%(per_round)d,
+                      val_cohort_size=0),
+    SimulatedBackend(training_data=data, val_data=data), model,
+    NNTrainHyperParams(local_batch_size=%(batch)d, local_num_epochs=%(epochs)d, local_learning_rate=%(lr)r),
+    NNEvalHyperParams(local_batch_size=None), [Timed()])
+stamps = Timed.stamps
+print("RESULT " + json.dumps((stamps[-1] - stamps[0]) / (len(stamps) - 1)))
+"""
+
+
+def environment(name: str, pinned: tuple[str, ...], free: tuple[str, ...] = ()) -> Path:
+    """The Python of a peer's own environment, made once: packages at our pinned versions, then those our pins do not suit."""
+    folder = HERE / ".environments" / name
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
-        print("making an environment for Flower's simulation …", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-        pins = HERE.parent / "constraints.txt"
-        for package in ("torch", "numpy", "flwr[simulation]==1.41.0"):
-            subprocess.run([python, "-m", "pip", "install", "-q", "-c", pins, package], check=True)
+        print(f"making an environment for {name} …", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        for package in pinned:
+            subprocess.run([python, "-m", "pip", "install", "-q", "-c", HERE.parent / "constraints.txt", package], check=True)
+        for package in free:
+            subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
     return python
 
 
-def flower(rounds: int, clients: int, rows: int, tuned: bool) -> dict[str, float]:
-    """Seconds a round of Flower's simulation, steady and of the whole process. Both cores: one actor a core."""
-    python = flower_python()
+def write_app(python: Path, app: str, tuned: bool, threads: int, clients: int, rows: int) -> Path:
+    """A peer's program and what its clients do, beside its environment; `tuned`: our batches and memory format."""
     folder = python.parent.parent / "app"
     folder.mkdir(exist_ok=True)
-    values = dict(file=str(Path(DATA).resolve() / "fashion_mnist.npz"), rows=rows, lr=LR, epochs=EPOCHS, batch=BATCH, tuned=tuned,
-                  memory_format="torch.channels_last" if tuned else "torch.contiguous_format")  # fmt: skip
-    (folder / "task.py").write_text(textwrap.dedent(FLOWER_TASK) % values)
-    (folder / "app.py").write_text(textwrap.dedent(FLOWER_APP) % dict(share=PER_ROUND / clients, clients=clients, rounds=rounds))
-    quiet = dict(FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0",
-                 FLWR_HOME=str(folder.parent / "home"), PYTHONPATH=str(folder), OMP_NUM_THREADS="1")  # fmt: skip
+    values = dict(
+        file=str(Path(DATA).resolve() / "fashion_mnist.npz"), clients=clients, rows=rows, per_round=PER_ROUND,
+        share=PER_ROUND / clients, rounds=WHOLE_ROUNDS, lr=LR, epochs=EPOCHS, batch=BATCH, tuned=tuned, threads=threads,
+        memory_format="torch.channels_last" if tuned else "torch.contiguous_format",
+    )  # fmt: skip
+    (folder / "task.py").write_text(textwrap.dedent(PEER_TASK) % values)
+    (folder / "app.py").write_text(textwrap.dedent(app) % values)
+    return folder
+
+
+def run_app(name: str, command: list, folder: Path, threads: int, **settings: str) -> dict[str, float]:
+    """Seconds a round, steady as the program says, and of the whole process."""
+    env = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": str(threads), **settings}
     began = time.perf_counter()
-    done = subprocess.run([python, folder / "app.py"], env={**os.environ, **quiet}, capture_output=True, text=True, timeout=1800)
-    whole = (time.perf_counter() - began) / rounds
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
+    whole = (time.perf_counter() - began) / WHOLE_ROUNDS
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if not lines:
-        raise RuntimeError(f"Flower's simulation gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{name} gave no result:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     return dict(steady=json.loads(lines[-1].removeprefix("RESULT ")), whole=whole)
+
+
+def flower(clients: int, rows: int, tuned: bool) -> dict[str, float]:
+    """Flower's simulation. Both cores: one actor a core."""
+    python = environment("flower", ("torch", "numpy", "flwr[simulation]==1.41.0"))
+    folder = write_app(python, FLOWER_APP, tuned, 1, clients, rows)
+    return run_app("Flower's simulation", [python, folder / "app.py"], folder, 1, FLWR_TELEMETRY_ENABLED="0",
+                   FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", FLWR_HOME=str(folder.parent / "home"))  # fmt: skip
+
+
+def pfl(clients: int, rows: int, tuned: bool) -> dict[str, float]:
+    """Apple's pfl. Both cores: torch's threads, or when tuned a process a core."""
+    python = environment("pfl", ("torch", "numpy"), ("pfl==0.6.0",))
+    threads = 1 if tuned else CORES
+    folder = write_app(python, PFL_APP, tuned, threads, clients, rows)
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={CORES}"] if tuned else []
+    return run_app("pfl", [python, *launch, folder / "app.py"], folder, threads, PFL_PYTORCH_DEVICE="cpu")
+
+
+PEERS = {
+    "flower, as its quickstart": partial(flower, tuned=False),
+    "flower, with our batches": partial(flower, tuned=True),
+    "pfl": partial(pfl, tuned=False),
+    "pfl, a process a core": partial(pfl, tuned=True),
+}
 
 
 WHOLE = """
@@ -246,7 +343,7 @@ simulator.Grapevine(simulator.make_split({clients}, {rows}), 2).run({rounds})
 
 
 def whole_run(rounds: int, clients: int, rows: int) -> float:
-    """Seconds a round of a process of ours from its start to its end, as Flower's whole process is counted."""
+    """Seconds a round of a process of ours from its start to its end, as the peers' are counted."""
     began = time.perf_counter()
     code = WHOLE.format(here=str(HERE), clients=clients, rows=rows, rounds=rounds)
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -257,7 +354,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each at a turn")
     parser.add_argument("--repeats", type=int, default=4, help="turns")
-    parser.add_argument("--no-flower", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="without Flower and pfl")
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits; writes nothing")
     flags = parser.parse_args()
     clients, rows = (10, 50) if flags.quick else (100, ROWS)
@@ -267,15 +364,15 @@ def main() -> None:
              "grapevine, 2 workers": Grapevine(split, 2)}  # fmt: skip
     for peer in peers.values():
         peer.run(1)
-    with_flower = not flags.quick and not flags.no_flower
+    with_peers = not flags.quick and not flags.no_peers
     seconds: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(repeats):
         for name, peer in peers.items():
             seconds[name].append(timed(peer, rounds))
-        if with_flower:
+        if with_peers:
             seconds.setdefault("grapevine, 2 workers, whole process", []).append(whole_run(WHOLE_ROUNDS, clients, rows))
-            for kind in FLOWERS:
-                measured = flower(WHOLE_ROUNDS, clients, rows, tuned=kind == FLOWERS[1])
+            for kind, measure in PEERS.items():
+                measured = measure(clients, rows)
                 seconds.setdefault(kind, []).append(measured["steady"])
                 seconds.setdefault(f"{kind}, whole process", []).append(measured["whole"])
     # The least of several turns: what the machine can do when nobody else disturbs it.
@@ -295,7 +392,7 @@ def main() -> None:
     sizes = (few,) if flags.quick else (few, many)
     result["memory_mb"] = {str(n): memory(n, rows if n == few else rows // 10, flags.quick) for n in sizes}
     result["data_mb"] = split.dataset.x.numel() * split.dataset.x.element_size() / 2**20
-    if with_flower:
+    if with_peers:
         ours = best["grapevine, 2 workers, whole process"]
         result["against_two_workers"] = {
             kind: dict(
@@ -303,11 +400,11 @@ def main() -> None:
                 with_start=best[f"{kind}, whole process"] / two,
                 whole_process=best[f"{kind}, whole process"] / ours,
             )
-            for kind in FLOWERS
+            for kind in PEERS
         }
     print(json.dumps({k: v for k, v in result.items() if k != "seconds_per_round"}, indent=1))
     for name, value in best.items():
-        print(f"{name:24s} {value:7.3f} s a round")
+        print(f"{name:40s} {value:7.3f} s a round")
     if not flags.quick:
         (HERE / "simulator.json").write_text(json.dumps(dict(result, shape=list(shape)), indent=1) + "\n")
 
