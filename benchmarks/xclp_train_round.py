@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--no-cnn13", action="store_true", help="leave out the 13-layer CNN, which takes ten minutes and more")
     asked = parser.parse_args()
     size = dict(clients=CLIENTS, rows=ROWS, labelled=LABELLED, bits=BITS, neighbours=NEIGHBOURS)
-    parts = [("cnn", "fashion-mnist", 5, 2), ("cnn13", "cifar10", 1, 1)]
+    parts = [("cnn", "fashion-mnist", 5, 4), ("cnn13", "cifar10", 1, 1)]
     if asked.quick:
         size |= dict(rows=40, labelled=10, bits=128, neighbours=5)
         parts = [("cnn", "digits", 1, 2)]

@@ -117,7 +117,20 @@ def hyperplanes(secret: bytes, bits: int, d: int, info: bytes, tight_frame: bool
     return normal.astype(np.float32)
 
 
-def hash_bits(V: np.ndarray, planes: np.ndarray, threads: int | None = None) -> np.ndarray:
+class Grid(NamedTuple):
+    """Hyperplanes ready for hashing many tables of rows."""
+
+    U: np.ndarray  # features × bits, whole numbers
+    room: int  # bits that a row's numbers may have
+
+
+def on_grid(planes: np.ndarray) -> Grid:
+    U = np.rint(planes.astype(np.float64) * 2.0**20)
+    room = 52 - math.ceil(math.log2(max(2.0, np.abs(U).sum(axis=1).max())))
+    return Grid(np.ascontiguousarray(U.T), room)
+
+
+def hash_bits(V: np.ndarray, planes: np.ndarray | Grid, threads: int | None = None) -> np.ndarray:
     """Packed bits, uint8 of shape (n, ⌈L/8⌉): bit l of row i is 1 where ⟨v_i, u_l⟩ ≥ 0. Padding bits are 0.
 
     A row's bits depend on that row and the planes alone, not on other rows, threads or machine: both factors are rounded
@@ -125,12 +138,10 @@ def hash_bits(V: np.ndarray, planes: np.ndarray, threads: int | None = None) -> 
     to ones, as ⟨v, u⟩ = 0: callers set such rows apart, since they have no direction.
     """
     V = _finite(V)
-    L, d = planes.shape
+    U, room = planes if isinstance(planes, Grid) else on_grid(planes)
+    d, L = U.shape
     if V.shape[1] != d:
         raise Mistake(f"The rows have {V.shape[1]} features but the hyperplanes {d}: hash with planes of the same width.")
-    U = np.rint(planes.astype(np.float64) * 2.0**20)
-    room = 52 - math.ceil(math.log2(max(2.0, np.abs(U).sum(axis=1).max())))
-    U = np.ascontiguousarray(U.T)
     out = np.empty((len(V), (L + 7) // 8), np.uint8)
     starts = iter(range(0, len(V), BLOCK))
     lock = threading.Lock()

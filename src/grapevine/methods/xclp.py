@@ -42,8 +42,11 @@ BINS = 10  # of confidence, in the calibration table
 CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
 TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
 
-# Hyperplanes of a run that must repeat are no secret and the same for all clients and rounds: a simulation makes them once.
-_public_planes = lru_cache(maxsize=1)(graph.hyperplanes)
+
+@lru_cache(maxsize=1)
+def _public_planes(secret: bytes, bits: int, d: int, info: bytes, tight_frame: bool) -> graph.Grid:
+    """Hyperplanes of a run that must repeat are no secret and the same for all clients and rounds: a simulation makes them once."""
+    return graph.on_grid(graph.hyperplanes(secret, bits, d, info, tight_frame))
 
 
 @dataclass(frozen=True)
