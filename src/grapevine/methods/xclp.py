@@ -45,7 +45,7 @@ TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have smal
 
 @lru_cache(maxsize=1)
 def _public_planes(secret: bytes, bits: int, d: int, info: bytes, tight_frame: bool) -> graph.Grid:
-    """Hyperplanes of a run that must repeat are no secret and the same for all clients and rounds: a simulation makes them once."""
+    """Hyperplanes of a run that must repeat are no secret and the same for all: a simulation makes them once."""
     return graph.on_grid(graph.hyperplanes(secret, bits, d, info, tight_frame))
 
 
