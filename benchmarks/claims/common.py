@@ -109,6 +109,7 @@ def run(
 ) -> dict[str, list[dict]]:
     """The finished runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
     import grapevine as gv
+    from grapevine.comparison import entry
 
     out = (where or RUNS) / folder
     print(f"{folder}: {', '.join(specs)}", flush=True)
@@ -116,7 +117,8 @@ def run(
     for one in made.failed:
         print(f"  {one['folder']}: {one['error']}", flush=True)
     finished = [one for one in made.runs if one["state"] == "finished"]
-    return {spec: [read(out / one["folder"]) for one in finished if one["method"] == spec] for spec in specs}
+    labels = {spec: entry(spec).label for spec in specs}
+    return {spec: [read(out / one["folder"]) for one in finished if one["method"] == labels[spec]] for spec in specs}
 
 
 def read(folder: Path) -> dict[str, Any]:
