@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 import torch
+from chromium import Browser
 from hypothesis import settings
 
 from grapevine import data
@@ -41,3 +43,13 @@ def data_dir() -> str:
 @pytest.fixture(autouse=True)
 def one_torch_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        pytest.skip("there is no Chromium on this machine")
+    chromium = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield chromium
+    chromium.close()

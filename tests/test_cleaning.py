@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from test_report import HOSTILE, Browser
+from test_report import HOSTILE
 
 import grapevine as gv
 from grapevine import clean_page, cleaning, models, page, wire
@@ -578,16 +577,6 @@ def hostile(tmp_path):
 def test_nothing_in_the_data_breaks_out_of_the_page(tmp_path):
     html = hostile(tmp_path).read_text(encoding="utf-8")
     assert "<script>alert" not in html and "<img src=x" not in html
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("there is no Chromium on this machine")
-    chromium = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield chromium
-    chromium.close()
 
 
 @pytest.mark.browser

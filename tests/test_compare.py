@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import pytest
+from chromium import Browser
 from click.testing import CliRunner
 from scipy.stats import ttest_rel
-from test_report import Browser, browser  # noqa: F401  (a fixture)
 
 import grapevine as gv
 from grapevine import compare_page, compare_table, comparison
@@ -477,7 +477,7 @@ def test_a_damaged_compare_json_is_a_sentence(tmp_path):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width, dark", [(1200, False), (375, True)])
-def test_pages_load_without_complaint_and_fit(browser: Browser, grid, tmp_path, width, dark):  # noqa: F811
+def test_pages_load_without_complaint_and_fit(browser: Browser, grid, tmp_path, width, dark):
     one = tabled(made_up(tmp_path / "one", ["fedprox", "fedsem"], noisy))
     board = compare_page.write_leaderboard([grid, one], tmp_path / "l.html")
     for path in (grid.out / "report.html", one.out / "report.html", board):
@@ -487,7 +487,7 @@ def test_pages_load_without_complaint_and_fit(browser: Browser, grid, tmp_path, 
 
 
 @pytest.mark.browser
-def test_sorting_and_choosing_by_mouse_and_keyboard(browser: Browser, tmp_path):  # noqa: F811
+def test_sorting_and_choosing_by_mouse_and_keyboard(browser: Browser, tmp_path):
     made = tabled(made_up(tmp_path / "one", ["fedprox", "fedsem"], noisy))
     browser.visit(made.out / "report.html", 1200, False)
     names = "[...document.querySelectorAll('.sorted tbody tr')].map(r => r.cells[0].firstChild.textContent)"

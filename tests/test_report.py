@@ -6,12 +6,9 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import grapevine as gv
-from grapevine import charts, cli, experiment, page, report
+from grapevine import charts, cli, experiment, label_page, page, report
 from grapevine.errors import Mistake
 from grapevine.runs import lock
 
@@ -526,8 +523,8 @@ def test_hostile_parties_stay_words(tmp_path):
     changed = dict(SUMMARY, parties=parties, classes=list(HOSTILE[:2]), bytes_by_step=steps, warnings=list(HOSTILE),
                    protocol=HOSTILE[4],
                    seed_note=HOSTILE[0], command=HOSTILE[0], settings={HOSTILE[0]: HOSTILE[1]}, version=HOSTILE[4])  # fmt: skip
-    plain = Page(report.write_label(tmp_path, SUMMARY).read_text(encoding="utf-8"))
-    seen = Page(report.write_label(tmp_path, changed).read_text(encoding="utf-8"))
+    plain = Page(label_page.write(tmp_path, SUMMARY).read_text(encoding="utf-8"))
+    seen = Page(label_page.write(tmp_path, changed).read_text(encoding="utf-8"))
     check_structure(seen)
     assert {tag for tag, _ in seen.tags} <= {tag for tag, _ in plain.tags}
     assert all(word in seen.words for word in HOSTILE)
@@ -555,7 +552,7 @@ def test_a_run_from_the_command_line_shows_its_own_words(run):
 
 
 def test_a_label_job_with_truth(tmp_path):
-    seen = Page(report.write_label(tmp_path, SUMMARY).read_text(encoding="utf-8"))
+    seen = Page(label_page.write(tmp_path, SUMMARY).read_text(encoding="utf-8"))
     check_structure(seen)
     assert "365 rows got a label from the 30 that had one, without moving any row." in seen.words
     together, alone = (85 * 0.9 + 280 * 0.8) / 365, (85 * 0.7 + 280 * 0.6) / 365
@@ -576,7 +573,7 @@ def test_a_label_job_with_truth(tmp_path):
 def test_baselines_of_a_label_job_are_columns(tmp_path):
     others = [dict(alone=0.7, nearest=0.5, gaussian=None), dict(alone=0.6, nearest=None, gaussian=0.75)]
     parties = [dict(party, other_accuracy=other) for party, other in zip(SUMMARY["parties"], others)]
-    seen = Page(report.write_label(tmp_path, dict(SUMMARY, parties=parties)).read_text(encoding="utf-8"))
+    seen = Page(label_page.write(tmp_path, dict(SUMMARY, parties=parties)).read_text(encoding="utf-8"))
     check_structure(seen)
     heads, *rows = seen.tables[""][0]
     assert heads[5:] == ["right", "right alone", "right, nearest own row", "right, Gaussian heads"]
@@ -587,17 +584,17 @@ def test_baselines_of_a_label_job_are_columns(tmp_path):
 def test_a_label_job_without_truth_tells_what_to_expect(tmp_path):
     parties = [dict(party, accuracy=None, alone_accuracy=None) for party in SUMMARY["parties"]]
     unknown = dict(SUMMARY, parties=parties, graph=None, warnings=["Melanoma and melanoma differ in spelling."])
-    seen = Page(report.write_label(tmp_path, unknown).read_text(encoding="utf-8"))
+    seen = Page(label_page.write(tmp_path, unknown).read_text(encoding="utf-8"))
     check_structure(seen)
     assert "About 87.5% of the new labels are expected to be right: so many of 40 known labels" in seen.words
     assert seen.tables["Together and alone"][0][1:] == [["all parties", "87.5%", "62.5%"]]
     assert "Melanoma and melanoma differ in spelling." in seen.words and "Graph of the rows" not in seen.tables
-    seen = Page(report.write_label(tmp_path, dict(unknown, expected=None)).read_text(encoding="utf-8"))
+    seen = Page(label_page.write(tmp_path, dict(unknown, expected=None)).read_text(encoding="utf-8"))
     assert "How many of them are right is not known" in seen.words and "Together and alone" not in seen.tables
 
 
 def test_a_label_job_saved_as_its_result_is_reported_again(tmp_path):
-    first = report.write_label(tmp_path, SUMMARY).read_bytes()
+    first = label_page.write(tmp_path, SUMMARY).read_bytes()
     (tmp_path / "result.json").write_text(json.dumps(dict(SUMMARY, job="label")))
     assert report.write(tmp_path).read_bytes() == first
 
@@ -676,102 +673,12 @@ def test_contrast_is_sufficient(theme):
 # In a browser
 
 
-class Browser:
-    """Headless Chromium, spoken to over its debugging pipe."""
-
-    FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-             "--disable-component-update --disable-sync --remote-debugging-pipe").split()  # fmt: skip
-
-    def __init__(self, program: str, home: Path):
-        to_read, self._out = os.pipe()
-        self._in, to_write = os.pipe()
-        become = (  # Chromium wants the pipe's ends as 3 and 4
-            "import fcntl, os, sys\n"
-            f"a, b = (fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in ({to_read}, {to_write}))\n"
-            "os.dup2(a, 3), os.dup2(b, 4), os.execv(sys.argv[1], sys.argv[1:])"
-        )
-        command = [sys.executable, "-c", become, program, *self.FLAGS, f"--user-data-dir={home}"]
-        self.process = subprocess.Popen(
-            command, pass_fds=(to_read, to_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        os.close(to_read)
-        os.close(to_write)
-        self._rest, self._number, self._session = b"", 0, {}
-        self.events: list[dict] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = dict(sessionId=self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def _next(self) -> dict:
-        while b"\0" not in self._rest:
-            piece = os.read(self._in, 1 << 16)
-            assert piece, "Chromium went away"
-            self._rest += piece
-        message, self._rest = self._rest.split(b"\0", 1)
-        return json.loads(message)
-
-    def call(self, method: str, **parameters) -> dict:
-        self._number += 1
-        os.write(self._out, json.dumps(dict(id=self._number, method=method, params=parameters, **self._session)).encode() + b"\0")
-        while True:
-            message = self._next()
-            if message.get("id") == self._number:
-                assert "error" not in message, message
-                return message["result"]
-            self.events.append(message)
-
-    def visit(self, path: Path, width: int, dark: bool) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
-        scheme = dict(name="prefers-color-scheme", value="dark" if dark else "light")
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._next())
-
-    def ask(self, script: str):
-        told = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
-
-    def press(self, key: str) -> None:
-        typed = dict(windowsVirtualKeyCode=dict(Enter=13, ArrowLeft=37, ArrowRight=39, ArrowDown=40).get(key, 0))
-        typed |= dict(text="\r") if key == "Enter" else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, **typed)
-        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key)
-
-    def move(self, x: float, y: float) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def complaints(self) -> list[dict]:
-        return [
-            e for e in self.events if e["method"] in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-        ]
-
-    def close(self) -> None:
-        os.close(self._out)
-        self.process.terminate()
-        self.process.wait(20)
-        os.close(self._in)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("there is no Chromium on this machine")
-    chromium = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield chromium
-    chromium.close()
-
-
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1200, 375])
 @pytest.mark.parametrize("dark", [False, True])
 def test_pages_load_without_complaint_and_fit(browser, run, tmp_path, width, dark):
     (tmp_path / "label").mkdir()
-    for path in (report.write(run), report.write_label(tmp_path / "label", SUMMARY)):
+    for path in (report.write(run), label_page.write(tmp_path / "label", SUMMARY)):
         browser.visit(path, width, dark)
         assert browser.complaints() == []
         asked = [e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
@@ -819,7 +726,7 @@ def test_controls_work_by_mouse_and_keyboard(browser, run, tmp_path):
     assert browser.complaints() == []
 
     (tmp_path / "label").mkdir()
-    browser.visit(report.write_label(tmp_path / "label", SUMMARY), 1200, False)
+    browser.visit(label_page.write(tmp_path / "label", SUMMARY), 1200, False)
     browser.ask("(m => { m.value = 'dog'; m.dispatchEvent(new Event('change')); })(document.querySelector('[data-choose=kind]'))")
     assert browser.ask("[...document.querySelectorAll('[data-kind]')].map(p => p.classList.contains('dim'))") == [
         True,
@@ -852,7 +759,7 @@ def test_all_words_on_the_pages_can_be_read(browser, run, pictured, tmp_path, da
     other = beside(run, "other", "alone", dict.fromkeys(range(4), 0.1))
     (tmp_path / "label").mkdir()
     warned = dict(SUMMARY, warnings=["Melanoma and melanoma differ in spelling."])
-    for path in (report.write(run, other), report.write(pictured, full=True), report.write_label(tmp_path / "label", warned)):
+    for path in (report.write(run, other), report.write(pictured, full=True), label_page.write(tmp_path / "label", warned)):
         browser.visit(path, 1200, dark)
         browser.ask("document.querySelectorAll('details').forEach(d => d.open = true)")
         browser.ask("document.querySelectorAll('[data-series]').forEach((b, i) => i % 2 && b.click())")
@@ -872,7 +779,7 @@ def test_all_words_on_the_pages_can_be_read(browser, run, pictured, tmp_path, da
 @pytest.mark.parametrize("width", [1200, 900, 375])
 def test_large_numbers_stay_inside_their_tiles(browser, tmp_path, width):
     large = dict(SUMMARY["bytes_by_step"][0], bytes=244_600_000)
-    browser.visit(report.write_label(tmp_path, dict(SUMMARY, bytes_by_step=[large])), width, False)
+    browser.visit(label_page.write(tmp_path, dict(SUMMARY, bytes_by_step=[large])), width, False)
     assert "244.6 MB" in browser.ask("document.querySelector('.tiles').textContent")
     room = "[...document.querySelectorAll('.tiles dd')].map(d => { const r = document.createRange(); r.selectNodeContents(d);"
     room += "return d.parentElement.getBoundingClientRect().right - r.getBoundingClientRect().right; })"

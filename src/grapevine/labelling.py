@@ -468,13 +468,13 @@ def write(folder: Path, result: LabelResult, command: str = "") -> None:
 
     Everything is written beside and moved into place at once: there is no half-written folder.
     """
-    from grapevine.report import write_label
+    from grapevine import label_page
 
     summary = summary_json(result, command)
     with new_folder(folder, result.messages, summary) as beside:
         for party in result:
             write_party(beside / party.name, party)
-        write_label(beside, summary)
+        label_page.write(beside, summary)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """report.html: one self-contained page about a run, from the files in its folder alone.
 
-`write` is for training runs, finished or still going; `write_label` for the label job. A folder may have been moved to another
+For training runs, finished or still going; the label job's page is in `label_page`. A folder may have been moved to another
 machine, so nothing is looked up outside it: neither the data nor the versions installed here. Only a run of `alone` on the same
 split that lies beside it is looked at, to tell which clients gain.
 """
@@ -21,7 +21,7 @@ from grapevine.charts import count
 from grapevine.errors import Mistake
 from grapevine.page import text
 from grapevine.store import write_atomically
-from grapevine.terminal import OTHERS, percent, size
+from grapevine.terminal import percent, size
 
 REFRESH_SECONDS = 15
 LIVE_SECONDS = 30.0  # between two pages of a run that goes on
@@ -31,7 +31,6 @@ MOST_COLUMNS = 300
 MOST_ROWS = 50  # clients in the picture of the split
 MOST_CLASSES = 100  # in a picture
 MOST_FIELDS = 8  # told apart in the bars of the messages
-COLUMNS = dict(nearest="nearest own row", gaussian="Gaussian heads", model="the model")  # heads of a narrow table
 ALONE = "alone"  # the method that clients are compared with
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
 TITLES = {QUALIFIED: "Qualified rows per client", "anchor_overhead": "Anchors sent, % of the model's bytes"}
@@ -84,8 +83,10 @@ def write(folder: str | Path, against: str | Path | None = None, full: bool = Fa
 
         return clean_page.write_clean(folder, _json(folder / "result.json"))
     if job == "label":
-        return write_label(folder, _json(folder / "result.json"))
-    return _save(folder, train_page(folder, against, full))
+        from grapevine import label_page
+
+        return label_page.write(folder, _json(folder / "result.json"))
+    return save(folder, train_page(folder, against, full))
 
 
 def job_of(folder: Path) -> str:
@@ -143,7 +144,7 @@ def running(folder: Path) -> bool:
         return False  # a folder that may only be read
 
 
-def _save(folder: Path, made: str) -> Path:
+def save(folder: Path, made: str) -> Path:
     path = folder / "report.html"
     write_atomically(path, made.encode())
     return path
@@ -213,11 +214,11 @@ def _head(settings: dict, result: dict | None, history: list, times: list, split
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "worst client": percent(min(own)) if own else "—",
         "sent in all": size(sent),
-        "time": _duration(result["seconds"]),
+        "time": duration(result["seconds"]),
     }
     if result["pseudo_label_accuracy"] is not None:
         tiles["pseudo-labels right"] = percent(result["pseudo_label_accuracy"])
-    return f"{kind}<h1>{text(sentence)}.</h1><p>{text(about)} {text(best)}.</p>{_tiles(tiles)}"
+    return f"{kind}<h1>{text(sentence)}.</h1><p>{text(about)} {text(best)}.</p>{tile_list(tiles)}"
 
 
 def _unfinished(settings: dict, history: list, times: list, about: str, alive: bool) -> str:
@@ -229,7 +230,7 @@ def _unfinished(settings: dict, history: list, times: list, about: str, alive: b
         "validation so far": percent(last.get("validation_accuracy")),
         "rounds": f"{count(done)} / {count(settings['rounds'])}",
         "sent so far": size(last.get("bytes_up", 0) + last.get("bytes_down", 0)),
-        "time so far": _duration(times[-1]["seconds"]) if times else "—",
+        "time so far": duration(times[-1]["seconds"]) if times else "—",
     }
     notice = (
         f"The run is going on. This page loads itself again every {REFRESH_SECONDS} seconds, and grapevine train writes it anew "
@@ -237,32 +238,30 @@ def _unfinished(settings: dict, history: list, times: list, about: str, alive: b
         if alive
         else "The run was stopped before its end: the same command with --resume goes on with it."
     )
-    return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{_tiles(tiles)}'
+    return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{tile_list(tiles)}'
 
 
 def _about(settings: dict, split: dict | None) -> str:
     """The federation in a sentence."""
     data = settings["data"]
-    words = (
-        f"{_many(data['clients'], 'client')} (partition {data['partition']}), {_many(settings['per_round'], 'client')} a round"
-    )
+    words = f"{many(data['clients'], 'client')} (partition {data['partition']}), {many(settings['per_round'], 'client')} a round"
     if split:
         labelled = sum(len(part["labelled"]) for part in split["clients"])
         unlabelled = sum(len(part["unlabelled"]) for part in split["clients"])
-        words += f", holding {_many(labelled, 'labelled row')} and {count(unlabelled)} unlabelled"
-        words += f"; the server holds {_many(len(split['server']['labelled']), 'labelled row')}" if split["server"] else ""
+        words += f", holding {many(labelled, 'labelled row')} and {count(unlabelled)} unlabelled"
+        words += f"; the server holds {many(len(split['server']['labelled']), 'labelled row')}" if split["server"] else ""
     return words + f". Model {settings['model']}."
 
 
-def _many(n: int, what: str) -> str:
+def many(n: int, what: str) -> str:
     return f"{count(n)} {what}{'' if n == 1 else 's'}"
 
 
-def _tiles(tiles: dict[str, str]) -> str:
+def tile_list(tiles: dict[str, str]) -> str:
     return f'<dl class="tiles">{"".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in tiles.items())}</dl>'
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, hours = seconds / 60, seconds / 3600
@@ -360,7 +359,7 @@ def _clients(files: Files) -> str:
         f"From worst to best: {percent(values[0])} to {percent(values[-1])}, half of the clients have {percent(middle)} or more."
     )
     note += " On the client's own test rows, or on the common ones weighed by its mix of classes."
-    note += f" {_many(missing, 'client')} without test rows left out." if missing else ""
+    note += f" {many(missing, 'client')} without test rows left out." if missing else ""
     names = [files.name(row["id"]) for row in rows]
     if len(rows) <= MOST_BARS:
         numbers = charts.table(
@@ -376,7 +375,7 @@ def _clients(files: Files) -> str:
     worst = charts.table(
         ["client", "rows", "accuracy"], [[name, row["n"], percent(row["accuracy"])] for name, row in zip(names, rows[:10])]
     )
-    drawn = _histogram("Accuracy per client", counts, "accuracy", "clients", note, wide=True)
+    drawn = histogram("Accuracy per client", counts, "accuracy", "clients", note, wide=True)
     return f'{drawn}<div class="card below"><h3>The ten worst clients</h3>{worst}</div>'
 
 
@@ -419,7 +418,7 @@ def _gains(files: Files, other: dict | None) -> str:
     gains = [gain for gain, _ in rows]
     what = "being alone" if other["method"] == ALONE else other["method"]
     more, less = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
-    note = f"{count(more)} of {_many(len(gains), 'client')} gain against {what}, {count(less)} lose: from {_points(gains[0])} to "
+    note = f"{count(more)} of {many(len(gains), 'client')} gain against {what}, {count(less)} lose: from {_points(gains[0])} to "
     note += f"{_points(gains[-1])} points, {_points(sum(gains) / len(gains))} on average."
     heads = ["client", "rows", files.result["method"], other["method"], "points"]
     lines = [[files.name(row["id"]), row["n"], percent(row["accuracy"]), percent(before[row["id"]]), _points(gain)]
@@ -448,7 +447,7 @@ def _gain_histogram(title: str, gains: list[float], note: str, numbers: str) -> 
     return charts.columns(title, names, counts, count, "points", "clients", places, note, wide=True, numbers=numbers)
 
 
-def _histogram(
+def histogram(
     title: str, counts: Sequence[int], x_name: str, y_name: str, note: str = "", wide: bool = False, height: int = 200
 ) -> str:
     """Counts of equal bins from 0 to 1."""
@@ -579,7 +578,7 @@ def _time(times: list[dict]) -> str:
     places = (
         [(0, f"round {rounds[0]}"), (len(groups), f"round {rounds[-1]}")] if len(groups) > 1 else [(0.5, f"round {rounds[0]}")]
     )
-    note = f"{_duration(ends[-1])} in all, evaluations included; {_duration(ends[-1] / len(took))} a round."
+    note = f"{duration(ends[-1])} in all, evaluations included; {duration(ends[-1] / len(took))} a round."
     note += f" Each column is the mean of {each} rounds." if each > 1 else ""
     seconds = lambda s: f"{s:.3g} s"  # noqa: E731
     return charts.columns("Seconds per round", names, values, seconds, "round", "seconds", places, note, height=150)
@@ -667,209 +666,3 @@ def _command(settings: dict, split: dict | None) -> str:
     for name, value in settings["settings"].items():
         words += ["--set", f"{name}={value}"]
     return shlex.join([*words, "--out", "again"])
-
-
-# The label job -------------------------------------------------------------------------------------------------------
-
-
-def write_label(folder: Path, summary: dict[str, Any]) -> Path:
-    """Make report.html of a label job."""
-    return _save(Path(folder), label_page(summary))
-
-
-def label_page(summary: dict[str, Any]) -> str:
-    """The page of a label job.
-
-    `summary` has `parties`, each with name, rows, labelled (rows that came with a label), abstained, classes {name: rows that
-    have this label now}, confidence_histogram (20 counts), accuracy and alone_accuracy (share of new labels that are right, or
-    None), and other_accuracy {baseline: share} if there are any; `classes`; `expected` with accuracy, alone, n, calibration
-    [{from, to, n, right}] (or None); `settings`, `seconds`, `protocol`, `seed_note`, `warnings`, `version`, `command`;
-    `bytes_by_step` [{step, direction, bytes, messages, reveals}]; `graph` with x, y, cls, party (or None): a sample laid out in
-    the plane, classes and parties by name or number, −1 for none.
-    """
-    sections = [
-        ("Parties", _parties(summary)),
-        ("Together and alone", _together(summary)),
-        ("Confidence", _confidence(summary)),
-        ("Class balance", _balance(summary)),
-        ("Graph", _graph(summary)),
-        ("What left each party", _left(summary)),
-        ("Settings", _label_settings(summary)),
-    ]
-    names = _many(len(summary["parties"]), "party").replace("partys", "parties")
-    foot = f"Made by Grapevine {text(summary['version'])}. {text(summary['seed_note'])}"
-    return page.page(f"Labels for {names}", _label_head(summary, names), sections, foot)
-
-
-def _label_head(summary: dict, names: str) -> str:
-    parties, expected = summary["parties"], summary["expected"]
-    rows, given, abstained = (sum(party[key] for party in parties) for key in ("rows", "labelled", "abstained"))
-    new = sum(map(_new, parties))
-    kind = f'<p class="kind">Label job · {text(names)} · protocol {text(summary["protocol"])}</p>'
-    sentence = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row"
-    sent = sum(line["bytes"] for line in summary["bytes_by_step"])
-    together, alone = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy")
-    if together is not None:
-        what = f"Of the new labels, {percent(together)} are right"
-    elif expected:
-        together, alone = expected["accuracy"], expected["alone"]
-        what = f"About {percent(together)} of the new labels are expected to be right: "
-        what += f"so many of {count(expected['n'])} known labels were found again when they were hidden"
-    else:
-        what = "How many of them are right is not known"
-    what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
-    what += f" {count(abstained)} rows were left without a label." if abstained else ""
-    tiles = {
-        "rows": count(rows),
-        "came labelled": count(given),
-        "new labels": count(new),
-        "left without": count(abstained),
-    }
-    if together is not None:
-        tiles["right" if not expected or _overall(parties, "accuracy") is not None else "expected right"] = percent(together)
-    if alone is not None:
-        tiles["right, each alone"] = percent(alone)
-    tiles |= {"sent in all": size(sent), "time": _duration(summary["seconds"])}
-    notices = "".join(f'<p class="notice">{text(warning)}</p>' for warning in summary["warnings"])
-    return f"{kind}<h1>{text(sentence)}.</h1><p>{text(what)}</p>{notices}{_tiles(tiles)}"
-
-
-def _overall(parties: list[dict], key: str) -> float | None:
-    """The mean over parties where it is known, weighed by their new labels."""
-    known = [(party[key], _new(party)) for party in parties if party[key] is not None]
-    total = sum(n for _, n in known)
-    return sum(value * n for value, n in known) / total if total else None
-
-
-def _new(party: dict) -> int:
-    return party["rows"] - party["labelled"] - party["abstained"]
-
-
-def _parties(summary: dict) -> str:
-    others = _baselines(summary["parties"])
-    heads = ["party", "rows", "came labelled", "new labels", "left without", "right", "right alone"]
-    heads += [f"right, {COLUMNS.get(name, name)}" for name in others]
-    rows = []
-    for p in summary["parties"]:
-        right = [p["accuracy"], p["alone_accuracy"], *(p["other_accuracy"].get(name) for name in others)]
-        told = [None if value is None else percent(value) for value in right]
-        rows.append([p["name"], p["rows"], p["labelled"], _new(p), p["abstained"], *told])
-    note = ""
-    if summary["expected"] and all(p["accuracy"] is None for p in summary["parties"]):
-        told = f"No truth was given: {percent(summary['expected']['accuracy'])} is the expected accuracy over all parties."
-        note = f'<p class="aside">{text(told)}</p>'
-    return f'<div class="card">{charts.table(heads, rows)}{note}</div>'
-
-
-def _baselines(parties: list[dict]) -> list[str]:
-    """What else was tried, beside each party alone, and could be measured."""
-    known = {name: value for p in parties for name, value in p.get("other_accuracy", {}).items() if value is not None}
-    return [name for name in known if name != "alone"]
-
-
-def _together(summary: dict) -> str:
-    parties, expected = summary["parties"], summary["expected"]
-    known = [p for p in parties if p["accuracy"] is not None]
-    drawn = ""
-    if known:
-        known = sorted(known, key=lambda p: p["accuracy"])
-        note = "Share of each party's new labels that are right, worst first."
-        if len(known) > MOST_BARS:
-            known, note = known[:MOST_BARS], f"{note} The {MOST_BARS} worst of {len(known)}."
-        values = {"together": [p["accuracy"] for p in known], "alone": [p["alone_accuracy"] for p in known]}
-        for name in _baselines(parties):
-            values[OTHERS.get(name, name)] = [p["other_accuracy"].get(name) for p in known]
-        drawn = charts.bars(
-            "Together and alone", [p["name"] for p in known], values, percent, "party", note, beside=True, most=1.0
-        )
-    elif expected:
-        values = {"together": [expected["accuracy"]], "alone": [expected["alone"]]}
-        note = f"Expected, from {count(expected['n'])} known labels that were hidden and found again."
-        drawn = charts.bars("Together and alone", ["all parties"], values, percent, "party", note, beside=True, most=1.0)
-    return f'<div class="grid2">{drawn}{_calibration(expected)}</div>' if drawn else ""
-
-
-def _calibration(expected: dict | None) -> str:
-    bins = [b for b in expected["calibration"] if b["n"]] if expected else []
-    if not bins:
-        return ""
-    names = [f"confidence {b['from']:.0%} to {b['to']:.0%} ({count(b['n'])} rows)" for b in bins]
-    places = [(0, f"{bins[0]['from']:.0%}"), (len(bins), f"{bins[-1]['to']:.0%}")]
-    note = "Share of hidden labels found again, by confidence. Higher confidence should mean more of them right."
-    values = [b["right"] / b["n"] for b in bins]
-    return charts.columns("Calibration", names, values, percent, "confidence", "right", places, note, top=1.0)
-
-
-def _confidence(summary: dict) -> str:
-    parties = summary["parties"]
-    total = [sum(counts) for counts in zip(*(p["confidence_histogram"] for p in parties))]
-    if not sum(total):
-        return ""
-    drawn = _histogram("Confidence of all new labels", total, "confidence", "rows", wide=True)
-    if not 1 < len(parties) <= 12:
-        return drawn
-    small = "".join(
-        _histogram(f"Confidence: {p['name']}", p["confidence_histogram"], "confidence", "rows", height=110) for p in parties
-    )
-    return f'{drawn}<div class="grid3 below">{small}</div>'
-
-
-def _balance(summary: dict) -> str:
-    parties, classes = summary["parties"][:MOST_ROWS], [str(c) for c in summary["classes"]]
-    counts = [[p["classes"].get(c, 0) for c in classes] for p in parties]
-    if not classes or len(classes) > MOST_CLASSES or not any(map(any, counts)):
-        return ""
-    names = [p["name"] for p in parties]
-    note = "Rows per class, given labels and new ones."
-    note += f" The first {MOST_ROWS} of {count(len(summary['parties']))} parties." if len(summary["parties"]) > MOST_ROWS else ""
-    total = [sum(column) for column in zip(*counts)]
-    over = charts.bars("Rows per class", classes, {"rows": total}, count, "class", note)
-    shares = [[n / (sum(line) or 1) for n in line] for line in counts]
-    most = max(map(max, shares))
-    shares = [[share / most for share in line] for line in shares]
-    told = "Drawn by the share within a party; the numbers are rows."
-    heat = charts.heat("Classes per party", names, classes, counts, shares, "party", "class", told, "the party's rows")
-    return f'<div class="grid2">{over}{heat}</div>'
-
-
-def _graph(summary: dict) -> str:
-    graph = summary["graph"]
-    if not graph or not graph["x"]:
-        return ""
-    names = [p["name"] for p in summary["parties"]]
-    kinds = [_named(c, summary["classes"], "no label") for c in graph["cls"]]
-    groups = [_named(p, names, "no party") for p in graph["party"]]
-    note = (
-        f"A sample of {count(len(kinds))} rows; neighbours in the graph lie together. Choose a class or a party to see it alone."
-    )
-    order = [*map(str, summary["classes"]), "no label"]
-    return charts.scatter("Graph of the rows", graph["x"], graph["y"], kinds, groups, order, note)
-
-
-def _named(value: Any, names: Sequence, none: str) -> str:
-    if isinstance(value, int):
-        return str(names[value]) if 0 <= value < len(names) else none
-    return none if value is None else str(value)
-
-
-def _left(summary: dict) -> str:
-    lines = summary["bytes_by_step"]
-    if not lines:
-        return ""
-    arrows = dict(up="↑", down="↓")
-    names = [f"{arrows.get(line['direction'], line['direction'])} {line['step']}" for line in lines]
-    note = "↑ party to server, ↓ server to party; all parties together. Each party's own account is its disclosure.jsonl."
-    drawn = charts.bars("Bytes by step", names, {"bytes": [line["bytes"] for line in lines]}, size, "step", note, wide=True)
-    rows = [[line["step"], line["direction"], line["reveals"], size(line["bytes"]), line["messages"]] for line in lines]
-    told = charts.table(["step", "direction", "what it reveals", "bytes", "messages"], rows)
-    return f'<div class="grid2">{drawn}<div class="card wide"><h3>What it reveals</h3>{told}</div></div>'
-
-
-def _label_settings(summary: dict) -> str:
-    repeat = (
-        f'<div class="card wide"><h3>Repeat it</h3><pre tabindex="0">{text(summary["command"])}</pre></div>'
-        if summary["command"]
-        else ""
-    )
-    told = dict(summary["settings"], protocol=summary["protocol"], seed=summary["seed_note"], version=summary["version"])
-    return f'<div class="grid2">{repeat}<div class="card"><h3>Settings</h3>{charts.settings(told)}</div></div>'
