@@ -44,6 +44,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/secure_hamming.py
 	$(BIN)/python benchmarks/xclp_round.py
 	$(BIN)/python benchmarks/femnist_graph.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/augment.py
 	$(BIN)/python benchmarks/cost_account.py
 	$(BIN)/python benchmarks/xclp_train_round.py

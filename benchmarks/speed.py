@@ -8,13 +8,23 @@ import math
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
+from grapevine.page import LIGHT
+from grapevine.plots import EDGE, INK, MARKERS, SOFT
+
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "speed.md"
+DOCS = HERE.parent / "docs"
+PAGE = DOCS / "speed.md"
 HEAD = """# How fast
 
 Made by `python benchmarks/speed.py` from the JSON files in `benchmarks/`, which `make bench` writes. Ratios within one run
 compare; seconds depend on the machine (two cores) and on what else ran on it, which each file says.
 """
+POWERS = "CPU-seconds ~ size to the power of the exponent, fitted over the sizes in the file; in brackets from the two largest."
+COLOURED = ("plain", "psm", "mlwe", "paillier", "ot", "propagation alone")  # a protocol looks the same in every plot
+Panels = dict[str, dict[str, dict[int, float]]]  # by what is varied, by who is measured: seconds at each size
 
 
 def read(name: str) -> dict[str, Any] | None:
@@ -34,7 +44,7 @@ def simulator(found: dict) -> str:
                 f"{found['two_workers_speedup']:.2f} times as fast as one.")  # fmt: skip
     for name, each in found.get("against_two_workers", {}).items():
         times = {key: f"{value:.1f} times" for key, value in each.items()}
-        text.append(f"{name[0].upper()}{name[1:]}: {times['steady']} two workers a round, {times['with_start']} with start-up; "
+        text.append(f"Against two workers, {name}: {times['steady']} the seconds a round, {times['with_start']} with start-up; "
                     f"as whole processes {times['whole_process']}.")  # fmt: skip
     memory = ", ".join(f"{n} clients {mb:.0f} MB" for n, mb in found["memory_mb"].items())
     return "\n\n".join([*text, f"Memory: {memory}; the data is {found['data_mb']:.0f} MB."])
@@ -50,26 +60,88 @@ def hamming(found: dict) -> str:
     text = [table(("protocol, 500 × 500 rows, 4096 bits", "CPU-seconds, all sides", "MB"), rows)]
     text.append("The paper's protocols as written, one operation measured and multiplied by their number:")
     text.append(table(("protocol", "CPU-hours", "MB"), written))
-    text.append("Growth, seconds ~ size to the power of (fitted over the sizes in the file):")
-    return "\n\n".join([*text, table(("protocol", "rows a side", "bits"), exponents(found["scaling"] + found["pair"]))])
+    text.append(f"Growth for one pair of clients: {POWERS}")
+    text.append("![Log–log plots of CPU-seconds against rows and bits](growth-hamming.svg)")
+    return "\n\n".join([*text, exponents("protocol", hamming_panels(found))])
 
 
-def exponents(measured: list[dict]) -> list[tuple]:
-    """Slopes of log seconds against log rows (at 4096 bits) and log bits (at 500 rows)."""
-    out = []
-    for protocol in dict.fromkeys(each["protocol"] for each in measured):
-        own = [each for each in measured if each["protocol"] == protocol]
-        fits = []
-        for varied, (fixed, value) in (("rows", ("bits", 4096)), ("bits", ("rows", 500))):
-            fits.append(f"{slope({each[varied]: each['cpu_seconds'] for each in own if each[fixed] == value}):.2f}")
-        out.append((protocol, *fits))
-    return out
+def hamming_panels(found: dict) -> Panels:
+    """Seconds of a pair against rows (at 4096 bits) and bits (at 500 rows), by protocol."""
+    panels: Panels = {"rows a side": {}, "bits": {}}
+    for each in found["scaling"] + found["pair"]:
+        for panel, varied, fixed, value in (("rows a side", "rows", "bits", 4096), ("bits", "bits", "rows", 500)):
+            if each[fixed] == value:
+                panels[panel].setdefault(each["protocol"], {})[each[varied]] = each["cpu_seconds"]
+    return panels
 
 
-def slope(points: dict[int, float]) -> float:
+def growth(found: dict) -> str:
+    base = found["base"]
+    around = f"{base['clients']} clients, {base['points']} points in all, {base['bits']} bits and {base['classes']} classes"
+    text = [f"The whole label job by protocol, all parties and the server, and the propagation alone, on rows in one place, "
+            f"around {around}, one of them varied at a time; when it is clients, the points stay and are cut into smaller parts. "
+            f"Growth: {POWERS}"]  # fmt: skip
+    text.append("![Log–log plots of CPU-seconds against clients, points, bits and classes](growth.svg)")
+    text.append(exponents("label job", growth_panels(found)))
+    return "\n\n".join([*text, f"{found['note'][0].upper()}{found['note'][1:]}."])
+
+
+def growth_panels(found: dict) -> Panels:
+    panels: Panels = {name: {} for name in found["base"]}
+    for each in found["measured"]:
+        panels[each["varied"]].setdefault(each["way"], {})[each[each["varied"]]] = each["cpu_seconds"]
+    return panels
+
+
+def exponents(what: str, panels: Panels) -> str:
+    names = dict.fromkeys(name for series in panels.values() for name in series)
+    return table((what, *panels), [(name, *(powers(series.get(name)) for series in panels.values())) for name in names])
+
+
+def powers(points: dict[int, float] | None) -> str:
+    """Over all sizes, and between the two largest: a cost with a fixed part grows faster at the end than on the whole."""
+    if points is None:
+        return "–"
+    last = dict(sorted(points.items())[-2:])
+    return f"{fit(points)[0]:.2f} ({fit(last)[0]:.2f})"
+
+
+def fit(points: dict[int, float]) -> tuple[float, float]:
+    """The exponent b and the factor a of the a·xᵇ nearest to the points, in logarithms."""
     xs, ys = [math.log(x) for x in points], [math.log(y) for y in points.values()]
     x0, y0 = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((x - x0) * (y - y0) for x, y in zip(xs, ys)) / sum((x - x0) ** 2 for x in xs)
+    slope = sum((x - x0) * (y - y0) for x, y in zip(xs, ys)) / sum((x - x0) ** 2 for x in xs)
+    return slope, math.exp(y0 - slope * x0)
+
+
+def draw(panels: Panels) -> Figure:
+    """A log–log plot of each panel, two beside each other: points as measured, fitted lines, exponents in the legend."""
+    lines = math.ceil(len(panels) / 2)
+    figure = Figure(figsize=(8.4, 3.6 * lines), layout="constrained")
+    for ax, (title, series) in zip(figure.subplots(lines, 2, sharey=True).flat, panels.items()):
+        for name, points in series.items():
+            slope, factor = fit(points)
+            i, xs = COLOURED.index(name), sorted(points)
+            look = dict(color=LIGHT[f"s{i}"], marker=MARKERS[i % len(MARKERS)])
+            ax.plot(xs, [points[x] for x in xs], linestyle="", markersize=5, label=f"{name}: {slope:.2f}", **look)
+            ax.plot(xs, [factor * x**slope for x in xs], linewidth=1.2, color=look["color"])
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}")
+        ax.tick_params(which="both", labelsize=8, color=EDGE, labelcolor=SOFT, labelleft=True)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_color(EDGE)
+        ax.grid(color=EDGE, linewidth=0.7)
+        ax.set_xlabel(title, fontsize=9, color=INK)
+        ax.set_ylabel("CPU-seconds", fontsize=9, color=SOFT)
+        ax.legend(title="exponent", title_fontsize=8, fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """The same numbers give the same file."""
+    with matplotlib.rc_context({"svg.hashsalt": "grapevine", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None})
 
 
 def xclp_round(found: dict) -> str:
@@ -108,30 +180,38 @@ def train_round(found: dict) -> str:
 
 
 PARTS = {
-    "simulator": ("The simulator against a bare loop and Flower's simulation", simulator),
+    "simulator": ("The simulator against a bare loop and other simulators", simulator),
     "secure_hamming": ("Secure Hamming distances against the paper's protocols as written", hamming),
     "xclp_round": ("A whole round of XCLP", xclp_round),
+    "growth": ("How the label job's cost grows", growth),
     "label_spreading": ("Propagation against scikit-learn", spreading),
     "xclp_train_round": ("A round of FedAvg+XCLP against one with the network's labels", train_round),
     "augment": ("Augmentation against an image library", augment),
     "clean_cleanlab": ("Wrong labels against cleanlab", cleanlab),
 }
+PICTURES = {"secure_hamming": ("growth-hamming.svg", hamming_panels), "growth": ("growth.svg", growth_panels)}
 OTHERS = ("femnist_graph", "cost_account", "mlwe_security")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="print the page, keep nothing")
+    quick = parser.parse_args().quick
     text = HEAD
     for name, (title, tell) in PARTS.items():
         found = read(name)
         if found:
             text += f"\n## {title}\n\n{tell(found)}\n\n`python benchmarks/{name}.py`\n"
+        if found and name in PICTURES:
+            file, panels = PICTURES[name]
+            figure = draw(panels(found))
+            if not quick:
+                save(figure, DOCS / file)
     there = [name for name in OTHERS if read(name)]
     text += (
         "\n## More\n\n" + "\n".join(f"- `python benchmarks/{name}.py` wrote `benchmarks/{name}.json`" for name in there) + "\n"
     )
-    if parser.parse_args().quick:
+    if quick:
         print(text)
     else:
         PAGE.write_text(text, encoding="utf-8")
