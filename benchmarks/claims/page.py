@@ -121,21 +121,33 @@ def method_pages(folder: Path = METHODS) -> None:
 
 
 def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
-    """The marker and its table: each claim's verdict, our numbers and the paper's."""
+    """The marker and, for each claim, its verdict, our numbers and the paper's."""
     claims, of = asked["claims"].split(), (asked["methods"] or "").split()
-    lines = ["| claim | verdict here | here, mean ± std over seeds | the paper's |", "|---|---|---|---|"]
+    lines = []
     for name in claims:
         if name not in found:
-            lines.append(f"| {name}: {CLAIMS[name]} | not run yet | | |")
+            lines.append(f"- {name}, {CLAIMS[name]}: not run yet.")
             continue
         result = found[name]
-        ours = [f"{' · '.join(path)}: {value['mean']:g} ± {value['std']:g}" for path, value in leaves(result["numbers"])
-                if "mean" in value and (not of or set(of) & set(path))]  # fmt: skip
-        theirs = only(result["paper_numbers"], of) or result["paper_numbers"]
-        lines.append(f"| [{name}](../claims.md#{name.lower()}): {CLAIMS[name]} | {result['verdict']} | {'<br>'.join(ours)} "
-                     f"| {'<br>'.join(part for part in spoken(theirs).split('; '))} |")  # fmt: skip
+        ours = means(only(result["numbers"], of))
+        here = f"    - Here, mean ± std over {result['seeds']} seeds, {result['cores']} cores: {ours}." if ours else None
+        theirs = spoken(only(result["paper_numbers"], of) or result["paper_numbers"])
+        lines += [f"- [{name}](../claims.md#{name.lower()}), {CLAIMS[name]}: **{result['verdict']}**.",
+                  *([here] if here else []), f"    - The paper: {theirs}."]  # fmt: skip
     head = asked[0].split("\n", 1)[0]
     return f"{head}\n\n" + "\n".join(lines) + "\n\n"
+
+
+def means(value: dict[str, Any]) -> str:
+    """Nested numbers in one line: what they are of once, then each mean with its spread."""
+    own = [
+        f"{name}: {each['mean']:g} ± {each['std']:g}" for name, each in value.items() if isinstance(each, dict) and "mean" in each
+    ]
+    parts = [", ".join(own)] if own else []
+    for name, each in value.items():
+        if isinstance(each, dict) and "mean" not in each and name != "settings chosen" and (within := means(each)):
+            parts.append(f"*{name.replace('_', ' ')}* {within}")
+    return "; ".join(parts)
 
 
 def only(value: Any, names: list[str]) -> Any:
