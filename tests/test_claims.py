@@ -89,20 +89,15 @@ def test_a_page_asks_for_numbers(claims, tmp_path):
     (tmp_path / "one.md").write_text("before\n\n<!-- numbers: X1 Z9 of alone -->\nstale\n<!-- end of numbers -->\nafter\n")
     page = claims("page")
     page.CLAIMS = {"X1": "more", "Z9": "never"}
-    result = dict(verdict="holds", seeds=3, cores=2, numbers=dict(few=dict(alone=dict(mean=1.5, std=0.25), both=dict(mean=2, std=0))),
-                  paper_numbers=dict(few=dict(alone=3, both=4)))  # fmt: skip
-    page.results = lambda: dict(X1=result)
+    numbers = dict(few=dict(alone=dict(mean=1.5, std=0.25), both=dict(mean=2, std=0)))
+    theirs = dict(few=dict(alone=3, both=4))
+    page.results = lambda: dict(X1=dict(verdict="holds", seeds=3, cores=2, numbers=numbers, paper_numbers=theirs))
     page.method_pages(tmp_path)
     text = (tmp_path / "one.md").read_text()
-    assert (
-        "- [X1](../claims.md#x1), more: **holds**.\n    - Here, mean ± std over 3 seeds, 2 cores: *few*: alone 1.5 ± 0.25.\n"
-        in text
-    )
-    assert (
-        "    - The paper: few: alone 3.\n- Z9, never: not run yet.\n" in text
-        and "stale" not in text
-        and text.endswith("<!-- end of numbers -->\nafter\n")
-    )
+    assert "- [X1](../claims.md#x1), more: **holds**.\n" in text
+    assert "    - Here, mean ± std over 3 seeds, 2 cores: *few* alone: 1.5 ± 0.25.\n" in text
+    assert "    - The paper: few: alone 3.\n- Z9, never: not run yet.\n" in text
+    assert "stale" not in text and text.endswith("<!-- end of numbers -->\nafter\n")
 
 
 def test_verdict_counts_draws_as_no(claims):
