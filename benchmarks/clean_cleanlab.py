@@ -22,12 +22,11 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from machine import about, table, write
+from machine import about, environment, table, write
 
 import grapevine as gv
 from grapevine.data.labels import flip
@@ -50,17 +49,6 @@ with np.load(sys.argv[1]) as z:
         out[f"{i} cleanlab, confident"] = find_label_issues(y, p, filter_by="confident_learning", n_jobs=1).tolist()
 print("RESULT " + json.dumps(out))
 """
-
-
-def environment() -> Path:
-    """A Python with cleanlab, made once."""
-    folder = HERE / ".environments" / "cleanlab"
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    if not python.exists():
-        print("making an environment for cleanlab …", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", CLEANLAB], check=True)
-    return python
 
 
 def cleanlab(python: Path, result: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -117,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits, without cleanlab; writes nothing")
     flags = parser.parse_args()
-    python = None if flags.quick else environment()
+    python = None if flags.quick else environment("cleanlab", free=(CLEANLAB,))
     cells = []
     for name in ("digits",) if flags.quick else SETTINGS:
         runs = [one(name, seed, python, flags.quick) for seed in (SEEDS[:1] if flags.quick else SEEDS)]

@@ -1,4 +1,5 @@
-"""What a benchmark says about itself: the machine, the versions, the date, the commit. And how it counts processor time."""
+"""What a benchmark says about itself: the machine, the versions, the date, the commit; how it counts processor time; and the
+environments of the peers it runs beside."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+PINS = Path(__file__).parent.parent / "constraints.txt"
 PACKAGES = ("grapevine-fl", "numpy", "scipy", "scikit-learn", "numba", "torch", "cryptography", "gmpy2")
 
 
@@ -50,6 +53,22 @@ def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
+
+
+def environment(name: str, pinned: tuple[str, ...] = (), free: tuple[str, ...] = ()) -> Path:
+    """The Python of a peer's own environment, made once: packages at our pinned versions, then those our pins do not suit."""
+    folder = Path(__file__).parent / ".environments" / name
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    ready = folder / "ready"  # an installation that broke off is begun anew
+    if not ready.exists():
+        print(f"making an environment for {name} …", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        for package in pinned:
+            subprocess.run([python, "-m", "pip", "install", "-q", "-c", PINS, package], check=True)
+        for package in free:
+            subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
+        ready.touch()
+    return python
 
 
 def write(script: str, result: dict) -> None:

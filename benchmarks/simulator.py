@@ -33,6 +33,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from machine import environment
 
 import grapevine as gv
 from grapevine.core import Server
@@ -268,20 +269,6 @@ FederatedAveraging().run(
 stamps = Timed.stamps
 print("RESULT " + json.dumps((stamps[-1] - stamps[0]) / (len(stamps) - 1)))
 """
-
-
-def environment(name: str, pinned: tuple[str, ...], free: tuple[str, ...] = ()) -> Path:
-    """The Python of a peer's own environment, made once: packages at our pinned versions, then those our pins do not suit."""
-    folder = HERE / ".environments" / name
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    if not python.exists():
-        print(f"making an environment for {name} …", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        for package in pinned:
-            subprocess.run([python, "-m", "pip", "install", "-q", "-c", HERE.parent / "constraints.txt", package], check=True)
-        for package in free:
-            subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
-    return python
 
 
 def write_app(python: Path, app: str, tuned: bool, threads: int, clients: int, rows: int) -> Path:

@@ -39,6 +39,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -291,9 +292,14 @@ class Occasion:
             step=self.step,
             round=self.round,
             attempt=self.attempt,
-            parties=b"".join(context("party", name=name) for name in self.parties),
+            parties=self._names,
             **parts,
         )
+
+    @cached_property
+    def _names(self) -> bytes:
+        # A context is made for every pair: with all names encoded anew each time, cost would grow with the cube of the clients.
+        return b"".join(context("party", name=name) for name in self.parties)
 
 
 class Agreement:
