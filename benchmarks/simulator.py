@@ -4,8 +4,9 @@ Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the smal
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
 the same memory format, and two peers, each in an environment of its own, which this script makes.
 
-Flower's simulation (Ray): its clients are written in two ways, as in its quickstart, with a DataLoader and torch's usual memory
-format; and with our batches and memory format, which tells the engines apart. Apple's pfl: as in its introduction, one process
+Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and Flower's default
+of two cores for a client; the same with a client a core; and with our batches and memory format too, which tells the engines
+apart. Apple's pfl: as in its introduction, one process
 with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in our memory format. (pfl
 cuts a client's rows into batches once and does not shuffle them, so an epoch costs it a little less; and it always evaluates the
 clients of the first round, which counts in its whole process alone.) "Whole process" is a run of 4 rounds from start to end,
@@ -204,7 +205,7 @@ def main(grid: Grid, context: Context):
     strategy.start(grid=grid, initial_arrays=ArrayRecord(network().state_dict()), num_rounds=%(rounds)d)
 
 run_simulation(server_app=server, client_app=client, num_supernodes=%(clients)d,
-               backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})
+               backend_config={"client_resources": {"num_cpus": %(threads)d, "num_gpus": 0.0}})
 stamps = Timed.stamps
 print("RESULT " + json.dumps((stamps[-1] - stamps[0]) / (len(stamps) - 1)))
 """
@@ -297,11 +298,11 @@ def run_app(name: str, command: list, folder: Path, threads: int, **settings: st
     return dict(steady=json.loads(lines[-1].removeprefix("RESULT ")), whole=whole)
 
 
-def flower(clients: int, rows: int, tuned: bool) -> dict[str, float]:
-    """Flower's simulation. Both cores: one actor a core."""
+def flower(clients: int, rows: int, tuned: bool, threads: int = 1) -> dict[str, float]:
+    """Flower's simulation. Both cores: a client a core, or with `threads` 2, Flower's default, all of them for each client."""
     python = environment("flower", ("torch", "numpy", "flwr[simulation]==1.41.0"))
-    folder = write_app(python, FLOWER_APP, tuned, 1, clients, rows)
-    return run_app("Flower's simulation", [python, folder / "app.py"], folder, 1, FLWR_TELEMETRY_ENABLED="0",
+    folder = write_app(python, FLOWER_APP, tuned, threads, clients, rows)
+    return run_app("Flower's simulation", [python, folder / "app.py"], folder, threads, FLWR_TELEMETRY_ENABLED="0",
                    FLWR_DISABLE_UPDATE_CHECK="1", RAY_USAGE_STATS_ENABLED="0", FLWR_HOME=str(folder.parent / "home"))  # fmt: skip
 
 
@@ -315,8 +316,9 @@ def pfl(clients: int, rows: int, tuned: bool) -> dict[str, float]:
 
 
 PEERS = {
-    "flower, as its quickstart": partial(flower, tuned=False),
-    "flower, with our batches": partial(flower, tuned=True),
+    "flower, as its quickstart": partial(flower, tuned=False, threads=2),
+    "flower, a client a core": partial(flower, tuned=False),
+    "flower, a client a core, our batches": partial(flower, tuned=True),
     "pfl": partial(pfl, tuned=False),
     "pfl, a process a core": partial(pfl, tuned=True),
 }
