@@ -4,7 +4,7 @@ Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the smal
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
 the same memory format, and two peers, each in an environment of its own, which this script makes.
 
-Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and Flower's default
+Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and its default
 of two cores for a client; the same with a client a core; and with our batches and memory format too, which tells the engines
 apart. Apple's pfl: as in its introduction, one process
 with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in our memory format. (pfl
