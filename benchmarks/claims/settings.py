@@ -30,7 +30,6 @@ XCLP = {
 _FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=24, per_round=5, evaluate_every=2)
 FASHION = {
     "Fashion-MNIST, i.i.d., 1000 labels": Setting("xclp-fashion-iid", _FASHION, XCLP_TRIALS),
-    "Fashion-MNIST, label skew, 1000 labels": Setting("xclp-fashion-skew", dict(_FASHION, labels="clients:1000~5"), XCLP_TRIALS),
 }
 
 PROTO_TRIALS = {

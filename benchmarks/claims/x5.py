@@ -58,7 +58,7 @@ def main() -> None:
         }
         outcomes += [each["outcome"] for each in found.values()]
         told += [f"{name}: " + "; ".join(sentence("xclp", method, each) for method, each in found.items()), remark(runs)]
-    settings = "; ".join(f"{next(iter(each.values())).words()}, and with --labels clients:1000~5" for each in (XCLP, FASHION))
+    settings = "; ".join(setting.words() for setting in (XCLP | FASHION).values())
     write(__file__, claim=CLAIM, setting=settings, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes),
           why=". ".join(told) + ".", quick=quick)  # fmt: skip
 
