@@ -12,10 +12,14 @@ def ladder(
     settings: dict[str, Setting], method: str, field: str, values: Sequence[Any], quick: bool
 ) -> dict[str, dict[str, list]]:
     """Accuracies by seed for every setting and value. The method's other fields are those that its trials chose."""
+    from grapevine.methods import find
+
+    usual = getattr(find(method)(), field)  # claims share the runs in which the field is as it always is
+    specs = {value: method if value == usual else f"{method}:{field}={value}" for value in values}
     out = {}
     for name, setting in settings.items():
-        runs = compared(setting, [f"{method}:{field}={value}" for value in values], quick)
-        out[name] = {str(value): accuracies(runs[f"{method}:{field}={value}"]) for value in values}
+        runs = compared(setting, list(specs.values()), quick)
+        out[name] = {str(value): accuracies(runs[specs[value]]) for value in values}
     return out
 
 
