@@ -37,7 +37,7 @@ def main() -> None:
         outcomes += [each["outcome"] for each in found.values()]
         falls = numbers[name]["largest fall between evaluations"] = {m: round(largest_fall(runs[m]), 1) for m in runs}
         told += [f"{name}: " + "; ".join(sentence("protofssl", method, each) for method, each in found.items()),
-                 f"in the second half protofssl falls by {falls['protofssl']:.1f} points between two evaluations, fedavg by "
+                 f"In the second half protofssl falls by {falls['protofssl']:.1f} points between two evaluations, fedavg by "
                  f"{falls['fedavg']:.1f}"]  # fmt: skip
     write(__file__, claim=CLAIM, setting=PROTO["i.i.d."].words() + "; and with --partition fedmatch", numbers=numbers,
           paper_numbers=PAPER, verdict=verdict(outcomes), why=". ".join(told) + f". {WHY}", quick=quick)  # fmt: skip

@@ -36,6 +36,7 @@ def main() -> None:
         failed += [name] * (subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode != 0)
     page.main()
     page.method_pages()
+    page.standings()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; run them again, what was done is kept.")
 
