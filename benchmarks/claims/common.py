@@ -123,7 +123,7 @@ def run(
 
 def read(folder: Path) -> dict[str, Any]:
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return dict(json.loads((folder / "result.json").read_text()), history=history)
+    return dict(json.loads((folder / "result.json").read_text()), history=history, folder=str(folder))
 
 
 # ---------------------------------------------------------------- numbers
