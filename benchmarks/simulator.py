@@ -4,13 +4,15 @@ Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the smal
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
 the same memory format, and two peers, each in an environment of its own, which this script makes.
 
-Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and its default
-of two cores for a client; the same with a client a core; and with our batches and memory format too, which tells the engines
-apart. Apple's pfl: as in its introduction, one process
-with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in our memory format. (pfl
-cuts a client's rows into batches once and does not shuffle them, so an epoch costs it a little less; and it always evaluates the
-clients of the first round, which counts in its whole process alone.) "Whole process" is a run of 4 rounds from start to end,
-imports and start-up included, for the peers and for us. And the memory of 100 and of 1000 clients, each in a child process.
+Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and its default of
+two cores for a client; the same with a client a core; and with our batches and memory format too. Apple's pfl: as in its
+introduction, one process with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in
+our memory format. (pfl cuts a client's rows into batches once and does not shuffle them, so an epoch costs it a little less; and
+it always evaluates the clients of the first round, which counts in its whole process alone.) The peers' small CNN is torch's
+layers, ours has `PoolReLU`, and so has the bare loop, which runs in our process and with its allocator; so what is left between
+"our batches" and us is not the engine alone. "Whole process" is a run of 4 rounds from start to end, imports and start-up
+included, for the peers and for us; "with start" is a peer's whole process against a round of ours. And the memory of 100 and of
+1000 clients, each in a child process. Fashion-MNIST must be there as fashion_mnist.npz.
 
     python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--no-peers] [--quick]
 
@@ -23,7 +25,6 @@ import argparse
 import copy
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from machine import environment
+from machine import about, environment
 
 import grapevine as gv
 from grapevine.core import Server
@@ -374,7 +375,7 @@ def main() -> None:
         setting=setting,
         seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
         one_worker_against_bare_loop=one / best["bare loop, 1 thread"], two_workers_speedup=one / two,
-        machine=platform.processor() or platform.machine(), cores=os.cpu_count(), torch=torch.__version__, version=gv.__version__,
+        machine=about(),
     )  # fmt: skip
     few, many = (10, 20) if flags.quick else (100, 1000)
     shape = split.dataset.x.shape

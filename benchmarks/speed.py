@@ -44,8 +44,8 @@ def simulator(found: dict) -> str:
                 f"{found['two_workers_speedup']:.2f} times as fast as one.")  # fmt: skip
     for name, each in found.get("against_two_workers", {}).items():
         times = {key: f"{value:.1f} times" for key, value in each.items()}
-        text.append(f"Against two workers, {name}: {times['steady']} the seconds a round, {times['with_start']} with start-up; "
-                    f"as whole processes {times['whole_process']}.")  # fmt: skip
+        text.append(f"Against two workers, {name}: {times['steady']} the seconds a round, "
+                    f"{times['with_start']} with its start-up; as whole processes {times['whole_process']}.")  # fmt: skip
     memory = ", ".join(f"{n} clients {mb:.0f} MB" for n, mb in found["memory_mb"].items())
     return "\n\n".join([*text, f"Memory: {memory}; the data is {found['data_mb']:.0f} MB."])
 

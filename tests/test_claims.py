@@ -81,7 +81,11 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
     assert (tmp_path / "claims.md").read_text(encoding="utf-8") == page.PAGE.read_text(encoding="utf-8")
     shutil.copytree(page.METHODS, tmp_path / "methods")
     page.method_pages(tmp_path / "methods")
+    assert {path.stem for path in page.METHODS.glob("*.md") if not page.NUMBERS.search(path.read_text(encoding="utf-8"))} == {
+        "fedrgd"
+    }
     which = page.PAGE.parent / "which-method.md"
+    assert page.STANDINGS.search(which.read_text(encoding="utf-8"))
     page.standings(Path(shutil.copy(which, tmp_path)))
     assert (tmp_path / which.name).read_text(encoding="utf-8") == which.read_text(encoding="utf-8")
     for path in page.METHODS.glob("*.md"):

@@ -1,4 +1,6 @@
-"""The fused 2×2 maximum and ReLU against torch's own two layers, bit for bit."""
+"""The fused 2×2 maximum and ReLU against torch's own two layers."""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -43,6 +45,35 @@ def test_nan_is_not_hidden():
     (value, grad), (our_value, our_grad) = both(x, torch.ones(1, 1, 2, 2))
     assert our_value.isnan().all() and same(value, our_value)
     assert same(grad, our_grad)
+
+
+def test_gradients_that_lie_otherwise_in_memory():
+    x = torch.randn(2, 3, 6, 6)
+    for gradient in (torch.randn(1, 3, 1, 1).expand(2, 3, 3, 3), torch.randn(2, 3, 3, 3).transpose(2, 3)):
+        (_, grad), (_, our_grad) = both(x, gradient)
+        assert torch.equal(grad, our_grad)
+
+
+def test_two_threads_at_once():
+    rows = [torch.randn(20, 8, 14, 14, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(lambda x: both(x, torch.ones(20, 8, 7, 7)), rows))
+    assert all(torch.equal(a, b) and torch.equal(c, d) for (a, c), (b, d) in results)
+
+
+def test_what_follows_may_work_in_place_and_a_second_derivative_is_refused():
+    x = torch.randn(1, 2, 4, 4, requires_grad=True)
+    PoolReLU()(x).mul_(2).sum().backward()
+    assert set(x.grad.unique().tolist()) <= {0.0, 2.0}
+    (first,) = torch.autograd.grad(PoolReLU()(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_without_gradients_and_without_a_batch():
+    x = torch.randn(2, 4, 4)
+    with torch.no_grad():
+        assert torch.equal(PoolReLU()(x[None])[0], PoolReLU()(x))
 
 
 def test_doubles_go_torchs_way():

@@ -14,7 +14,7 @@ def main() -> None:
     found = ladder({"i.i.d.": PROTO["i.i.d."]}, "protofssl", "steps_per_round", STEPS, quick)
     scores = found["i.i.d."]
     parts = {f"{b} against {a}": beats(scores[str(b)], scores[str(a)]) for a, b in zip(STEPS, STEPS[1:])}
-    why = "; ".join(sentence(*[f"{word} steps" for word in name.split(" against ")], each) for name, each in parts.items()) + "."
+    why = "; ".join(sentence(*[f"E = {word}" for word in name.split(" against ")], each) for name, each in parts.items()) + "."
     write(__file__, claim=CLAIM, setting=PROTO["i.i.d."].words(), numbers=dict(spreads(found), parts=parts), paper_numbers=PAPER,
           verdict=verdict([each["outcome"] for each in parts.values()]), why=why, quick=quick)  # fmt: skip
 

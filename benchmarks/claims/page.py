@@ -118,9 +118,9 @@ def spoken(value: Any) -> str:
 
 def standings(path: Path = PAGE.parent / "which-method.md") -> None:
     """The methods of each setting in which several were compared by training, the best first."""
-    lines = ["| labels | setting | test accuracy, best first | claim |", "|---|---|---|---|"]
+    lines, measured = ["| labels | setting | test accuracy, best first | claim |", "|---|---|---|---|"], results()
     for name, (where, rows) in COMPARED.items():
-        found = results().get(name)
+        found = measured.get(name)
         for setting, scores in (found or {"numbers": {}})["numbers"].items():
             ranked = sorted(((m, v) for m, v in scores.items() if "mean" in v), key=lambda pair: -pair[1]["mean"])
             told = ", ".join(f"`{method}` {value['mean']:.1f} ± {value['std']:.1f}" for method, value in ranked)
@@ -154,7 +154,7 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
         result = found[name]
         ours = means(only(result["numbers"], of))
         here = f"    - Here, mean ± std over {result['seeds']} seeds, {result['cores']} cores: {ours}." if ours else None
-        theirs = spoken(only(result["paper_numbers"], of) or result["paper_numbers"])
+        theirs = spoken(only(result["paper_numbers"], of)) or "no number of it"
         lines += [f"- [{name}](../claims.md#{name.lower()}), {CLAIMS[name]}: **{result['verdict']}**.",
                   *([here] if here else []), f"    - The paper: {theirs}."]  # fmt: skip
     head = asked[0].split("\n", 1)[0]

@@ -1,7 +1,7 @@
 """All claims, or those that are named, one after the other: `python benchmarks/claims/run.py [x5 p1 …] [--page]`.
 
 What has run already is not repeated: runs are kept in `.runs/` beside this file. A claim that fails does not stop the others.
-`--page` only makes docs/claims.md and the numbers on the methods' pages anew from the JSON that is there.
+`--page` only makes docs/claims.md and the numbers on other pages anew from the JSON that is there.
 `--missing` leaves out claims whose JSON is there.
 """
 

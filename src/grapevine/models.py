@@ -144,7 +144,7 @@ class PoolReLU(nn.Module):
     """2×2 maximum, then ReLU: the same values in this order from a quarter of the work; on the CPU in one pass (`pooling`)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu" or x.dtype != torch.float32:
+        if x.device.type != "cpu" or x.dtype != torch.float32 or x.dim() != 4:
             return F.relu(F.max_pool2d(x, 2))
         from grapevine.pooling import PoolReLUFunction
 

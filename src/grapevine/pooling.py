@@ -2,7 +2,7 @@
 
 On the CPU torch makes the maxima, their 64-bit places, the ReLU and its mask in four passes forward and backward, a fifth of the
 small CNN's time. Here the kernel notes in one byte which of the four it took (4: none was above zero), and the way back reads
-that byte. The values and gradients are torch's, bit for bit: of equal maxima the first wins, and NaN stays NaN.
+that byte. Values and gradients equal torch's (but for the sign of a zero): of equal maxima the first wins, and NaN stays NaN.
 A module of its own, because numba takes half a second to load: only `PoolReLU` on the CPU loads it.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 NONE = 4  # no place: the maximum was not above zero, so the ReLU lets no gradient through
 
@@ -60,21 +61,26 @@ class PoolReLUFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         n, c, h, w = x.shape
-        out = torch.empty(n, h // 2, w // 2, c)
-        place = torch.empty(n, h // 2, w // 2, c, dtype=torch.uint8)
-        pool(_by_channel(x), out.numpy(), place.numpy())
+        out = _empty(x, (n, c, h // 2, w // 2))
+        place = torch.empty((n, h // 2, w // 2, c), dtype=torch.uint8, device=x.device)
+        pool(_by_channel(x), _by_channel(out), place.numpy())
         ctx.save_for_backward(place)
-        ctx.size = (n, h, w, c)
-        return out.permute(0, 3, 1, 2)
+        ctx.size = x.shape
+        return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (place,) = ctx.saved_tensors
-        _, h, w, _ = ctx.size
-        # An odd side's last line is in no window and gets no gradient.
-        out = torch.zeros(ctx.size) if h % 2 or w % 2 else torch.empty(ctx.size)
-        unpool(_by_channel(gradient), place.numpy(), out.numpy())
-        return out.permute(0, 3, 1, 2)
+        out = _empty(gradient, ctx.size)
+        if ctx.size[2] % 2 or ctx.size[3] % 2:
+            out.zero_()  # an odd side's last line is in no window and gets no gradient
+        unpool(_by_channel(gradient), place.numpy(), _by_channel(out))
+        return out
+
+
+def _empty(like: Tensor, size: tuple[int, ...]) -> Tensor:
+    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
 
 def _by_channel(x: Tensor) -> np.ndarray:

@@ -7,6 +7,7 @@ and so does what a network does. Both give the same bits; tests hold them to it.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -43,11 +44,16 @@ class Fault:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 256 MB of freed memory: by default a step gives its activations back and faults them in again."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt:  # other C libraries decide for themselves
+    """Tell glibc, for this process and for good, to keep freed memory (256 MB at the end of its main heap).
+
+    By default a training step gives its activations back to the system and faults them in again. Who has said something else in
+    the environment is not overruled; other C libraries decide for themselves.
+    """
+    told = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
+    if mallopt:
         mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: smaller blocks come from the heap; 32 MB is the most it takes
-        mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD: free memory at the heap's end that is not given back
+        mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
 
 
 class Simulation:

@@ -298,7 +298,7 @@ class Occasion:
 
     @cached_property
     def _names(self) -> bytes:
-        # A context is made for every pair: with all names encoded anew each time, cost would grow with the cube of the clients.
+        # A context is made for every pair, and encoding all names for each took most of the time with many clients.
         return b"".join(context("party", name=name) for name in self.parties)
 
 
