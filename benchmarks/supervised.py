@@ -26,7 +26,7 @@ SETTINGS = {"clients:100": ("fedavg", "fedprox", "scaffold", "supervised", "alon
 
 
 def measure(seeds: int, rounds: int) -> dict[str, dict]:
-    """By method: accuracy in per cent by partition and seed, bytes and seconds of a run (the mean over its runs)."""
+    """By method: accuracy in per cent by partition and seed, bytes of a run (the mean over its runs)."""
     out: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
         for labels, methods in SETTINGS.items():
@@ -39,23 +39,27 @@ def measure(seeds: int, rounds: int) -> dict[str, dict]:
                 for method in methods:
                     runs = [json.loads((where / one["folder"] / "result.json").read_text())
                             for one in made.runs if one["method"] == method]  # fmt: skip
-                    each = out.setdefault(method, dict(accuracy={}, bytes_up=[], bytes_down=[], seconds=[]))
+                    each = out.setdefault(method, dict(accuracy={}, bytes_up=[], bytes_down=[]))
                     each["accuracy"][partition] = [round(100 * run["accuracy"], 2) for run in runs]
-                    for name in ("bytes_up", "bytes_down", "seconds"):
+                    for name in ("bytes_up", "bytes_down"):
                         each[name] += [run[name] for run in runs]
     for each in out.values():
-        each |= {name: mean(each[name]) for name in ("bytes_up", "bytes_down", "seconds")}
+        each |= {name: mean(each[name]) for name in ("bytes_up", "bytes_down")}
     return out
 
 
 def table(methods: dict[str, dict]) -> str:
-    lines = ["| method | " + " | ".join(f"`{each}`" for each in PARTITIONS) + " | MB up | MB down | seconds |",
-             "|---|" + "---|" * (len(PARTITIONS) + 3)]  # fmt: skip
+    lines = ["| method | " + " | ".join(f"`{each}`" for each in PARTITIONS) + " | MB up | MB down |",
+             "|---|" + "---|" * (len(PARTITIONS) + 2)]  # fmt: skip
     for name, each in methods.items():
         scores = [f"{mean(s):.1f} ± {stdev(s):.1f}" if len(s) > 1 else f"{s[0]:.1f}" for s in each["accuracy"].values()]
-        costs = [f"{each['bytes_up'] / 1e6:.3g}", f"{each['bytes_down'] / 1e6:.3g}", f"{each['seconds']:.1f}"]
+        costs = [f"{each['bytes_up'] / 1e6:.3g}", f"{each['bytes_down'] / 1e6:.3g}"]
         lines.append(f"| `{name}` | " + " | ".join(scores + costs) + " |")
     return "\n".join(lines)
+
+
+def show(methods: dict[str, dict], path: Path = PAGE) -> None:
+    path.write_text(TABLE.sub(lambda _: f"\n{table(methods)}\n\n", path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main() -> None:
@@ -66,8 +70,7 @@ def main() -> None:
     print(table(methods))
     if not quick:
         write(__file__, dict(about=about(), methods=methods))
-        text = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(TABLE.sub(lambda _: f"\n{table(methods)}\n\n", text), encoding="utf-8")
+        show(methods)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,14 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
         assert (tmp_path / "methods" / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 
+def test_the_supervised_table_is_that_of_its_file(claims, tmp_path):
+    supervised = claims("supervised")
+    methods = json.loads((FOLDER.parent / "supervised.json").read_text())["methods"]
+    text = supervised.PAGE.read_text(encoding="utf-8")
+    supervised.show(methods, Path(shutil.copy(supervised.PAGE, tmp_path)))
+    assert (tmp_path / supervised.PAGE.name).read_text(encoding="utf-8") == text and supervised.table(methods) in text
+
+
 def test_a_page_asks_for_numbers(claims, tmp_path):
     (tmp_path / "one.md").write_text("before\n\n<!-- numbers: X1 Z9 of alone -->\nstale\n<!-- end of numbers -->\nafter\n")
     page = claims("page")
