@@ -116,6 +116,8 @@ def run(
     made = gv.compare(specs, out=out, data_dir=DATA, seeds=seeds, bounds=False, resume=True, **{**setting.flags, **flags})
     for one in made.failed:
         print(f"  {one['folder']}: {one['error']}", flush=True)
+        if "diverged" not in one["error"]:  # a choice among those that happened to run would be another choice
+            raise SystemExit(f"{out / one['folder']} failed: remove that folder, or mend what is wrong, and run again.")
     finished = [one for one in made.runs if one["state"] == "finished"]
     labels = {spec: entry(spec).label for spec in specs}
     return {spec: [read(out / one["folder"]) for one in finished if one["method"] == labels[spec]] for spec in specs}
