@@ -6,7 +6,7 @@ from common import accuracies, arguments, beats, compared, sentence, spread, ver
 from settings import PROTO
 
 CLAIM = "ProtoFSSL beats labelled-only FedAvg, FixMatch-FedAvg and FedMatch."
-WHY = "The small CNN has no norm here, with which the paper's ProtoFSSL gains most: see P6."
+WHY = "The small CNN has no norm here, with which the paper's ProtoFSSL gains most (its table 4)."
 OTHERS = ("fedavg", "fixmatch", "fedmatch")
 PAPER = {  # table 3, CIFAR-10, 100 clients with 50 labelled and 490 unlabelled images
     "i.i.d.": dict(fedavg=62.2, fixmatch=62.4, fedmatch=57.7, protofssl=67.8),

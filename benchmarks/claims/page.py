@@ -15,7 +15,7 @@ NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
 )
 STANDINGS = re.compile(r"(?<=<!-- standings -->\n).*?(?=<!-- end of standings -->)", re.S)
-COMPARED = {  # claims that compare methods by training: where the labels are, and the rows, unless the setting's name has them
+COMPARED = {  # claims that compare methods by training: where the labels are, and the rows
     "X5": ("at the clients", "CIFAR-10 features"),
     "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
     "A1": ("at the server", "CIFAR-10 features"),
@@ -120,12 +120,10 @@ def standings(path: Path = PAGE.parent / "which-method.md") -> None:
     """The methods of each setting in which several were compared by training, the best first."""
     lines, measured = ["| labels | setting | test accuracy, best first | claim |", "|---|---|---|---|"], results()
     for name, (where, rows) in COMPARED.items():
-        found = measured.get(name)
-        for setting, scores in (found or {"numbers": {}})["numbers"].items():
+        for setting, scores in measured[name]["numbers"].items() if name in measured else ():
             ranked = sorted(((m, v) for m, v in scores.items() if "mean" in v), key=lambda pair: -pair[1]["mean"])
             told = ", ".join(f"`{method}` {value['mean']:.1f} ± {value['std']:.1f}" for method, value in ranked)
-            setting = setting if setting.startswith("Fashion") else f"{rows}, {setting}"
-            lines.append(f"| {where} | {setting} | {told} | [{name}](claims.md#{name.lower()}) |")
+            lines.append(f"| {where} | {rows}, {setting} | {told} | [{name}](claims.md#{name.lower()}) |")
     old = path.read_text(encoding="utf-8")
     path.write_text(STANDINGS.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
 

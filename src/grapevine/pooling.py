@@ -1,7 +1,7 @@
 """2×2 maximum and ReLU in one pass over the memory: the small CNN's layers beside its convolutions.
 
-On the CPU torch makes the maxima, their 64-bit places, the ReLU and its mask in four passes forward and backward, a fifth of the
-small CNN's time. Here the kernel notes in one byte which of the four it took (4: none was above zero), and the way back reads
+On the CPU torch makes the maxima, their 64-bit places, the ReLU and its mask in four passes forward and backward. Here the kernel
+notes in one byte which of the four it took (4: none was above zero), and the way back reads
 that byte. Values and gradients equal torch's (but for the sign of a zero): of equal maxima the first wins, and NaN stays NaN.
 A module of its own, because numba takes half a second to load: only `PoolReLU` on the CPU loads it.
 """
