@@ -2,7 +2,8 @@
 
 Fashion-MNIST, 100 clients × 500 rows, 10 a round, 5 epochs, batch 50, the small CNN. Measured side by side, a few rounds of each
 in turn, so that a noisy machine disturbs all alike: Grapevine with one and with two workers, a bare PyTorch loop on one thread in
-the same memory format, and two peers, each in an environment of its own, which this script makes.
+the same memory format, and two peers, each in an environment of its own, which this script makes. How much faster two bare loops
+at once are, each with half of the clients and nothing between them, says what a second core is worth on this machine.
 
 Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoader, torch's usual memory format and its default of
 two cores for a client; the same with a client a core; and with our batches and memory format too. Apple's pfl: as in its
@@ -76,8 +77,8 @@ class Grapevine:
 class BareLoop:
     """What one would write by hand: the same network, batches and average, one thread, channels last."""
 
-    def __init__(self, split):
-        self.split = split
+    def __init__(self, split, per_round: int = PER_ROUND):
+        self.split, self.per_round = split, per_round
         self.model = model_source(Experiment(gv.methods.FedAvg(), split, model="cnn")).new(None, gv.core.Meter())
         for layer in self.model.modules():  # nothing is counted in a bare loop
             layer._forward_hooks.clear()
@@ -87,7 +88,7 @@ class BareLoop:
         torch.set_num_threads(1)
         for _ in range(rounds):
             draw = torch.Generator().manual_seed(self.round)
-            chosen = torch.randperm(len(self.split.parts), generator=draw)[:PER_ROUND].tolist()
+            chosen = torch.randperm(len(self.split.parts), generator=draw)[: self.per_round].tolist()
             start = copy.deepcopy(self.model.state_dict())
             total = {name: torch.zeros_like(w) for name, w in start.items()}
             for i in chosen:
@@ -105,6 +106,37 @@ class BareLoop:
                     total[name] += w / len(chosen)
             self.model.load_state_dict(total)
             self.round += 1
+
+
+LOOP = """
+import sys; sys.path.insert(0, {here!r})
+import simulator
+loop = simulator.BareLoop(simulator.make_split({clients}, {rows}, {quick}), {share})
+for line in sys.stdin:
+    loop.run(int(line))
+    print("done", flush=True)
+"""
+
+
+class TwoLoops:
+    """Two bare loops at once, each with half of the clients, in processes that share nothing: what the two cores can give."""
+
+    def __init__(self, clients: int, rows: int, quick: bool):
+        code = LOOP.format(here=str(HERE), clients=clients, rows=rows, quick=quick, share=PER_ROUND // CORES)
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.children = [subprocess.Popen([sys.executable, "-c", code], **pipes) for _ in range(CORES)]
+
+    def run(self, rounds: int) -> None:
+        for child in self.children:
+            print(rounds, file=child.stdin, flush=True)
+        for child in self.children:
+            if child.stdout.readline().strip() != "done":
+                raise RuntimeError("a bare loop in a process of its own ended early.")
+
+    def close(self) -> None:
+        for child in self.children:
+            child.stdin.close()
+            child.wait()
 
 
 def timed(thing, rounds: int) -> float:
@@ -350,8 +382,9 @@ def main() -> None:
     clients, rows = (10, 50) if flags.quick else (100, ROWS)
     rounds, repeats = (1, 1) if flags.quick else (flags.rounds, flags.repeats)
     split = make_split(clients, rows, flags.quick)
+    loops = TwoLoops(clients, rows, flags.quick)
     peers = {"bare loop, 1 thread": BareLoop(split), "grapevine, 1 worker": Grapevine(split, 1),
-             "grapevine, 2 workers": Grapevine(split, 2)}  # fmt: skip
+             "grapevine, 2 workers": Grapevine(split, 2), "two bare loops at once": loops}  # fmt: skip
     for peer in peers.values():
         peer.run(1)
     with_peers = not flags.quick and not flags.no_peers
@@ -365,16 +398,18 @@ def main() -> None:
                 measured = measure(clients, rows)
                 seconds.setdefault(kind, []).append(measured["steady"])
                 seconds.setdefault(f"{kind}, whole process", []).append(measured["whole"])
+    loops.close()
     # The least of several turns: what the machine can do when nobody else disturbs it.
     best = {name: min(values) for name, values in seconds.items()}
-    one, two = best["grapevine, 1 worker"], best["grapevine, 2 workers"]
+    bare, one, two = (best[name] for name in ("bare loop, 1 thread", "grapevine, 1 worker", "grapevine, 2 workers"))
     setting = (
         f"FedAvg, {split.dataset.name}, {clients} clients × {rows}, {PER_ROUND} a round, {EPOCHS} epochs, batch {BATCH}, cnn"
     )
     result = dict(
         setting=setting,
         seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
-        one_worker_against_bare_loop=one / best["bare loop, 1 thread"], two_workers_speedup=one / two,
+        one_worker_against_bare_loop=one / bare, two_workers_speedup=one / two,
+        two_bare_loops_speedup=bare / best["two bare loops at once"],
         machine=about(),
     )  # fmt: skip
     few, many = (10, 20) if flags.quick else (100, 1000)

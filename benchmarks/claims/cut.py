@@ -29,7 +29,7 @@ SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 CLIENTS, ROUNDS, VALIDATION = 10, 10, 1000
 FEDAVG = dict(epochs=1, batch=10)
 RATES = (0.01, 0.03, 0.1, 0.3)
-WORDS = f"small CNN, {CLIENTS} clients, i.i.d., all of them in each of {ROUNDS} rounds, 1 epoch, batch 10; 10,000 test images"
+WORDS = f"small CNN, i.i.d., all clients in each of {ROUNDS} rounds, 1 epoch, batch 10; 10,000 test images"
 
 
 @contextmanager
@@ -45,18 +45,20 @@ def kept(quick: bool) -> Iterator[Path]:
 load = functools.cache(lambda name: data.load(name, data_dir=DATA))
 
 
-def cut(name: str, each: int, server: int, seed: int, clients: str = "", foreign: str = "", **flags: Any) -> Split:
-    """CLIENTS clients with so many rows each, beside them the server's labelled rows and those for validation.
+def cut(
+    name: str, each: int, server: int, seed: int, given: str = "", foreign: str = "", clients: int = CLIENTS, **flags: Any
+) -> Split:
+    """Clients with so many rows each, beside them the server's labelled rows and those for validation.
 
-    `clients` are the clients' labels, as in "clients:all"; of the data set `foreign` they hold as many rows again.
+    `given` are the clients' labels, as in "clients:all"; `foreign` what they hold besides, as in "mnist:0.5".
     """
-    whole, n = load(name), CLIENTS * each + server + VALIDATION
+    whole, n = load(name), clients * each + server + VALIDATION
     at = torch.randperm(len(whole.x), generator=torch.Generator().manual_seed(seed))[:n]
     small = replace(whole, x=whole.x[at], y=whole.y[at], group=None, group_test=None, group_names=())
     if foreign:
-        flags = dict(flags, irrelevant=f"{foreign}:1.0", foreign=load(foreign))
-    labels = ",".join(filter(None, (f"server:{server}", clients)))
-    return small.split(clients=CLIENTS, labels=labels, validation=VALIDATION / n, seed=seed, **flags)
+        flags = dict(flags, irrelevant=foreign, foreign=load(foreign.partition(":")[0]))
+    labels = ",".join(filter(None, (f"server:{server}", given)))
+    return small.split(clients=clients, labels=labels, validation=VALIDATION / n, seed=seed, **flags)
 
 
 def with_server(split: Split, server: int) -> Split:
@@ -71,7 +73,7 @@ def with_server(split: Split, server: int) -> Split:
 def train(out: Path, method: str, split: Split, seed: int, rounds: int = ROUNDS, **fields: Any) -> dict[str, Any]:
     """result.json with the history, of a run that is made or there."""
     print(out.name, flush=True)
-    run = gv.train(methods.find(method)(**fields), split, model="cnn", rounds=rounds, per_round=CLIENTS, seed=seed,
+    run = gv.train(methods.find(method)(**fields), split, model="cnn", rounds=rounds, per_round=len(split.parts), seed=seed,
                    evaluate_every=max(1, rounds // 2), latent=0, out=out, resume=True)  # fmt: skip
     return dict(run.result, history=run.history)
 

@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,20 @@ def keep_freed_memory() -> None:
         mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
 
 
+@contextmanager
+def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
+    """Threads hand Python over after 50 µs, not after 5 ms.
+
+    A client's step is mostly arithmetic that runs without Python; one that comes back from there should not wait for another's.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
 class Simulation:
     """All clients of a federation in this process.
 
@@ -97,7 +112,10 @@ class Simulation:
 
     def map(self, function: Callable, items: Iterable) -> list:
         """`function` over `items` on the workers, results in order. An exception in one reaches the caller."""
-        return list((self._pool.map if self._pool else map)(function, items))
+        if not self._pool:
+            return list(map(function, items))
+        with quick_turns():
+            return list(self._pool.map(function, items))
 
     # ------------------------------------------------------------ the transport
 
