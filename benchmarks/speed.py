@@ -41,7 +41,8 @@ def simulator(found: dict) -> str:
     rows = [(name, f"{each['best']:.2f}", f"{each['median']:.2f}") for name, each in found["seconds_per_round"].items()]
     text = [found["setting"] + ".", table(("", "seconds a round, best", "median"), rows)]
     text.append(f"One worker takes {found['one_worker_against_bare_loop']:.2f} times the bare loop, two workers are "
-                f"{found['two_workers_speedup']:.2f} times as fast as one.")  # fmt: skip
+                f"{found['two_workers_speedup']:.2f} times as fast as one; two bare loops at once, with nothing between them, "
+                f"{found['two_bare_loops_speedup']:.2f} times as fast as one, which is what the second core gives.")  # fmt: skip
     for name, each in found.get("against_two_workers", {}).items():
         times = {key: f"{value:.1f} times" for key, value in each.items()}
         text.append(f"Against two workers, {name}: {times['steady']} the seconds a round, "
