@@ -1,13 +1,14 @@
 """What every method must pass, by being in the table of names. Six clients, an mlp, digits; seconds a method."""
 
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
-from grapevine import experiment, methods, wire
-from grapevine.core import step
+from grapevine import disclosure, experiment, methods, wire
+from grapevine.core import step, with_settings
 from grapevine.data.split import Part
 from grapevine.errors import Mistake
 from grapevine.experiment import Experiment
@@ -75,6 +76,47 @@ def test_resumes_identically(method, split, tmp_path, monkeypatch):
     assert same_bits(whole, Experiment(method, split, **settings).run(resume=True))
     for name in ("history.jsonl", "messages.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+def fields_sent(method, split, folder, **settings) -> set[tuple[str, str]]:
+    run(method, split, out=folder / "run", **settings)
+    lines = [json.loads(line) for line in (folder / "run" / "messages.jsonl").read_text().splitlines()]
+    return {(line["step"], name) for line in lines if line["direction"] == "up" for name in line["fields"]}
+
+
+def unexplained(method, sent) -> set[tuple[str, str]]:
+    return {pair for pair in sent if disclosure.reveals(*pair, method).startswith("not said")}
+
+
+def test_says_what_every_field_that_leaves_a_client_reveals(method, split, tmp_path):
+    sent = fields_sent(method, split, tmp_path)
+    assert sent or method.name == "server-only"
+    assert unexplained(method, sent | {("evaluate", "confusion")}) == set()
+
+
+MORE_FIELDS = [
+    ("xclp", "preset=code", ("count", "counts")),
+    ("xclp", "hamming=mlwe", ("hamming.open", "shares")),
+    ("xclp", "hamming=ot", ("hamming.receive", "requests")),
+    ("xclp", "init=contrastive", ("contrast", "projector")),
+    ("xclp", "base=scaffold", ("train", "dc")),
+    ("mp-ssfl", "counts=true", ("decide", "counts")),
+    ("fedsiam", "upload=layers", ("train", "apart")),
+]
+
+
+@pytest.mark.parametrize("name, setting, among", MORE_FIELDS)
+def test_says_what_the_fields_of_a_variant_reveal(digits, tmp_path, name, setting, among):
+    texts = {key: str(value) for key, value in SMALL.get(name, {}).items()} | dict([setting.split("=")])
+    method = with_settings(methods.find(name), texts)
+    where = next(place for place in LABELS if place in method.takes)
+    sent = fields_sent(method, digits.split(clients=CLIENTS, labels=LABELS[where], seed=3), tmp_path)
+    assert among in sent and unexplained(method, sent) == set()
+
+
+def test_a_field_of_ones_own_is_not_explained(tmp_path, digits):
+    split = digits.split(clients=CLIENTS, labels="clients:180", seed=3)
+    assert unexplained(Leaky(), fields_sent(Leaky(), split, tmp_path)) == {("train", "leak")}
 
 
 def test_survives_odd_clients(method, split):

@@ -14,12 +14,15 @@ METHODS = PAGE.parent / "methods"
 NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
 )
+PARTS = re.compile(r"(?<=<!-- parts -->\n).*?(?=<!-- end of parts -->)", re.S)
 STANDINGS = re.compile(r"(?<=<!-- standings -->\n).*?(?=<!-- end of standings -->)", re.S)
-COMPARED = {  # claims that compare methods by training: where the labels are, and the rows
+COMPARED = {  # claims that compare methods by training: where the labels are, and the rows of settings that do not name them
     "X5": ("at the clients", "CIFAR-10 features"),
     "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
     "A1": ("at the server", "CIFAR-10 features"),
 }
+NAMED = ("CIFAR-10", "Fashion-MNIST")
+MOST = 40  # numbers in a line of a method's page
 CLAIMS = {  # in the order of the page
     "X1": "XCLP labels better than each client alone, most where labels are few",
     "X2": "On FedAvg's features XCLP beats the model's own predictions",
@@ -123,7 +126,8 @@ def standings(path: Path = PAGE.parent / "which-method.md") -> None:
         for setting, scores in measured[name]["numbers"].items() if name in measured else ():
             ranked = sorted(((m, v) for m, v in scores.items() if "mean" in v), key=lambda pair: -pair[1]["mean"])
             told = ", ".join(f"`{method}` {value['mean']:.1f} ± {value['std']:.1f}" for method, value in ranked)
-            lines.append(f"| {where} | {rows}, {setting} | {told} | [{name}](claims.md#{name.lower()}) |")
+            title = setting if setting.startswith(NAMED) else f"{rows}, {setting}"
+            lines.append(f"| {where} | {title} | {told} | [{name}](claims.md#{name.lower()}) |")
     old = path.read_text(encoding="utf-8")
     path.write_text(STANDINGS.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
 
@@ -151,12 +155,34 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
             continue
         result = found[name]
         ours = means(only(result["numbers"], of))
+        if ours.count("±") > MOST:
+            ours = f"{ours.count('±')} numbers, on the page of claims"
         here = f"    - Here, mean ± std over {result['seeds']} seeds, {result['cores']} cores: {ours}." if ours else None
         theirs = spoken(only(result["paper_numbers"], of)) or "no number of it"
         lines += [f"- [{name}](../claims.md#{name.lower()}), {CLAIMS[name]}: **{result['verdict']}**.",
                   *([here] if here else []), f"    - The paper: {theirs}."]  # fmt: skip
     head = asked[0].split("\n", 1)[0]
     return f"{head}\n\n" + "\n".join(lines) + "\n\n"
+
+
+def ablation(path: Path = METHODS / "fedavg-xclp.md") -> None:
+    """Which parts of FedAvg+XCLP matter, from xclp_parts.json."""
+    file = HERE.parent / "xclp_parts.json"
+    if not file.exists():
+        return
+    found = json.loads(file.read_text())
+    text = f"\nWhat each part is worth, one changed at a time (`python benchmarks/xclp_parts.py`: `{found['setting']}`, "
+    text += f"{found['seeds']} seeds, mean ± std):\n\n"
+    head = ("accuracy", "in the last round", "pseudo-labels right")
+    for title, parts in (("labels i.i.d.", found["parts"]), ("each client's labels of 5 of the 10 classes", found["skew"])):
+        text += "\n".join([f"| {' | '.join((title, *head))} |", "|---" * 4 + "|"]) + "\n"
+        for name, one in parts.items():
+            cells = [one[key] for key in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]
+            told = " | ".join("{mean:.1f} ± {std:.1f}".format(**each) for each in cells)
+            text += f"| {name} | {told} |\n"
+        text += "\n"
+    old = path.read_text(encoding="utf-8")
+    path.write_text(PARTS.sub(lambda _: text, old), encoding="utf-8")
 
 
 def means(value: dict[str, Any]) -> str:
@@ -184,4 +210,5 @@ def only(value: Any, names: list[str]) -> Any:
 if __name__ == "__main__":
     main()
     method_pages()
+    ablation()
     standings()

@@ -43,6 +43,12 @@ PROTO = {
     "i.i.d.": Setting("proto-iid", _PROTO, PROTO_TRIALS),
     "non-i.i.d.": Setting("proto-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS),
 }
+# The same comparison where all methods have learnt layers below what they classify: the MLP's 64 numbers are its last features.
+_PROTO_FEATURES = dict(_PROTO, data="cifar10-lite0", model="mlp", rounds=60, evaluate_every=5)
+PROTO_FEATURES = {
+    "CIFAR-10 features, i.i.d.": Setting("proto-features-iid", _PROTO_FEATURES, PROTO_TRIALS),
+    "CIFAR-10 features, non-i.i.d.": Setting("proto-features-noniid", dict(_PROTO_FEATURES, partition="fedmatch"), PROTO_TRIALS),
+}
 
 ANCHOR_TRIALS = {
     "fedanchor": [dict(temperature=t, lr=lr) for t in (0.1, 0.5) for lr in (0.03, 0.1)],

@@ -1,4 +1,4 @@
-"""What leaves a party in the label job, what that reveals and costs: beforehand (`plan`) and as it happens (`logger`)."""
+"""What leaves a party and what that reveals: of the label job beforehand (`plan`) and then (`logger`); of training, by field."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grapevine import wire
+from grapevine.core import Method
 from grapevine.crypto.hamming import protocol
 from grapevine.methods.xclp import Label
 
@@ -53,12 +54,53 @@ FIRST = {
     "ot": "nothing: masked choices",
     "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
 }
+MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
+MASKED_COUNTS = "alone nothing: masked; all parties' together give how many rows each class has"
+TRAINING = {  # by field, or by step and field where a field means different things
+    "n": "how many of this party's rows were used",
+    "weights": MODEL,
+    "student": MODEL,
+    "teacher": MODEL,
+    "projector": MODEL,
+    "sigma": f"the entries that changed most; {MODEL}",
+    "psi": f"the entries that changed most; {MODEL}",
+    "dy": f"how training moved the weights; {MODEL}",
+    "dc": f"the mean gradient over this party's rows; {MODEL}",
+    "apart": "how far apart student and teacher are in each layer",
+    "buffers": "means and variances of activations over batches of this party's rows",
+    "statistics": "sums of activations over this party's rows and of their squares, layer by layer",
+    "vector": "the class probabilities that the trained model gives to an image of noise",
+    "qualified": "how many unlabelled rows got a pseudo-label that is used",
+    "means": "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it",
+    "present": "which classes have labelled rows enough for a prototype",
+    "pairs": "how many classes have two labelled rows or more",
+    "singles": "how many classes have one labelled row",
+    "labels": "how many rows are labelled",
+    "rows": "how many rows this party has",
+    "losses": "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is",
+    "confusion": "how many held-out rows of each class were taken for which class",
+    "offer": REVEALS["keys.offer"],
+    "letters": REVEALS["meet.letters"],
+    "decide.counts": "how many rows were kept, mended and set aside",
+    "count.counts": MASKED_COUNTS,
+    "embed.classes": MASKED_COUNTS,
+    "embed.own": REVEALS["share.own"],
+    "embed.labelled": REVEALS["share.labelled"],
+    "embed.blank": "which rows have a feature vector of zeros",
+    "prelude.prelude": REVEALS["keys.prelude"],
+    "answer_prelude.prelude": REVEALS["keys.prelude"],
+    "spread.rows": REVEALS["spread.rows"],
+    "spread_again.rows": REVEALS["spread.rows"],
+    **{name.removeprefix("xclp."): told for name, told in REVEALS.items() if name.startswith("xclp.")},
+}
 HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
 
 
-def reveals(step: str, name: str, method: Label) -> str:
+def reveals(step: str, name: str, method: Method) -> str:
     """What a field of a party's reply tells others."""
+    if not isinstance(method, Label):
+        return _training_reveals(step, name, method)
     hamming = method.xclp.hamming.name
     if (step, name) == ("share", "first"):
         return FIRST[hamming]
@@ -67,6 +109,13 @@ def reveals(step: str, name: str, method: Label) -> str:
     if name == "moments" and not step.startswith("gaussian."):
         return moments(method)
     return REVEALS[f"{step}.{name}"]
+
+
+def _training_reveals(step: str, name: str, method: Method) -> str:
+    if (step, name) == ("embed", "first"):
+        return FIRST[method.hamming.name]
+    told = TRAINING.get(f"{step}.{name}") or TRAINING.get(name)
+    return told or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
 
 
 def moments(method: Label) -> str:

@@ -365,22 +365,15 @@ def _remember(folder: Path, context: Context, kept: dict, store: FileStore) -> N
 def _disclose(folder: Path, step: str, reply: dict, method: Method) -> None:
     """What leaves this party, written down before it leaves."""
     from grapevine import wire
+    from grapevine.disclosure import reveals
 
     lines = []
     for name, kind, shape, size in wire.fields(reply):
         digest = wire.digest(wire.encode({name: reply[name]}))
         lines.append(dict(time=_now(), step=step, peer="server", field=name, type=kind, shape=shape, bytes=size, hash=digest,
-                          reveals=_reveals(step, name, method)))  # fmt: skip
+                          reveals=reveals(step, name, method)))  # fmt: skip
     with open(folder / "disclosure.jsonl", "a") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _reveals(step: str, name: str, method: Method) -> str:
-    if method.name == "label":
-        from grapevine.labelling import reveals
-
-        return reveals(step, name, method)
-    return f"computed from this party's rows by step {step} of {method.name}"
 
 
 def _now() -> str:
