@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import grapevine as gv
 from grapevine import disclosure, experiment, methods, wire
 from grapevine.core import step, with_settings
 from grapevine.data.split import Part
@@ -76,6 +77,12 @@ def test_resumes_identically(method, split, tmp_path, monkeypatch):
     assert same_bits(whole, Experiment(method, split, **settings).run(resume=True))
     for name in ("history.jsonl", "messages.jsonl"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
+
+
+def test_its_model_is_loaded_back_and_predicts(method, split, tmp_path):
+    made = run(method, split, out=tmp_path / "run")
+    if method.name != "alone":  # every client has its own, and none is kept
+        assert gv.load(tmp_path / "run").predict(split.dataset.x_test) == made.predict(split.dataset.x_test)
 
 
 def fields_sent(method, split, folder, **settings) -> set[tuple[str, str]]:

@@ -127,10 +127,10 @@ def test_stages_and_cosine(digits):
 )
 def test_the_ratio_of_labelled_clients_is_kept_rounded_up(digits, clients, labelled, count, expected):
     server = Federation(digits, methods.NetworkLabels()).server
-    server.clients, server.per_round = list(range(clients)), count
+    server.per_round = count
     known = set(range(0, labelled))
     for t in range(5):
-        chosen = pseudo.sample_by_labels(server, t, known)
+        chosen = pseudo.sample_by_labels(server, t, range(clients), known)
         assert len(set(chosen)) == count and sum(i in known for i in chosen) == expected
 
 
@@ -509,9 +509,11 @@ def test_noise_is_a_truncated_normal_of_pixels():
 # ---------------------------------------------------------------- FedSiam
 
 
-def test_fedsiam_round_is_a_mean_teacher_at_every_client(digits):
-    m = methods.FedSiam(ema=0.6, ramp=3, lr=0.1, epochs=2, batch=3, ratio=2)
-    f = Federation(digits, m)
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_fedsiam_round_is_a_mean_teacher_at_every_client(digits, preset):
+    m = methods.FedSiam(ema=0.6, ramp=3, lr=0.1, epochs=2, batch=3, ratio=2, preset=preset)
+    f, code = Federation(digits, m), preset == "code"
+    n0, n1 = (1, 1) if code else (14, 13)
     student = teacher = double(f.state["student"])
     for t in range(2):
         each = []
@@ -519,19 +521,24 @@ def test_fedsiam_round_is_a_mean_teacher_at_every_client(digits):
             w, mean, draw, optimiser = student, teacher, stream(i, "train", t), Momentum(0.1, 0.9, 1e-4, nesterov=False)
             L, U = len(f.data[i].labelled), len(f.data[i].unlabelled)
             own, others = Views(f.data[i].labelled), Views(f.data[i].unlabelled)
-            rise = math.exp(-5 * (1 - (t + 1) / 3) ** 2)  # by participations
             batches = pseudo.streams(L, U, 3, 2, draw)
             for e in range(2):
-                decay = min(1 - 1 / (2 * t + e + 2), 0.6)
+                done = 2 * (t + code) + e + 1
+                # By participations; the code by epochs, of which it takes two for done when it begins.
+                rise = math.exp(-5 * (1 - min(done if code else t + 1, 3) / 3) ** 2)
+                decay = min(1 - 1 / (done + 1), 0.6)
                 for a, b in islice(batches, 2):
                     q = proba(mean, torch.cat([own.weak(a, draw), others.weak(b, draw)]))
                     x = torch.cat([own.weak(a, draw), others.weak(b, draw)])
                     n = len(x)
-                    g = gradient(w, x[: len(a)], hot(f.data[i].labelled.y[a]), torch.full((len(a),), 1 / len(a)).double())
+                    each_row = torch.full((len(a),), 1 / (n if code else len(a))).double()
+                    g = gradient(w, x[: len(a)], hot(f.data[i].labelled.y[a]), each_row)
                     w = optimiser.step(w, plus(g, gradient(w, x, q, torch.full((n,), rise / n).double())))
                     mean = {name: decay * mean[name] + (1 - decay) * w[name] for name in w}
             each.append((w, mean))
-        student, teacher = ({name: (14 * each[0][k][name] + 13 * each[1][k][name]) / 27 for name in student} for k in (0, 1))
+        student, teacher = (
+            {name: (n0 * each[0][k][name] + n1 * each[1][k][name]) / (n0 + n1) for name in student} for k in (0, 1)
+        )
         state = f.round()
         close(state["student"], student)
         close(state["teacher"], teacher)
@@ -877,6 +884,30 @@ def test_xclp_averages_uniformly_what_two_streams_learn(digits):
         )
         each.append(double(model.state()))
     close(after, {name: sum(w[name] for w in each) / 3 for name in after})
+
+
+@pytest.mark.parametrize("lost", [[Fault(1, "embed", round=1)], [Fault(1, "keys", forever=True), Fault(2, "keys", forever=True)]])
+def test_xclp_goes_on_after_a_round_with_too_few_clients(digits, lost):
+    split = digits.split(clients=4, labels="clients:80", seed=1)
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain())
+    history = Experiment(m, split, model="linear", rounds=4, per_round=2, seed=0, faults=lost).run().history
+    assert history[-1]["round"] == 4 and history[-1]["accuracy"] > history[0]["accuracy"] + 0.1
+
+
+def test_a_round_of_xclp_with_one_client_changes_nothing(digits, caplog):
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain())
+    f = Federation(digits, m)
+    f.simulation._faults = (Fault(1, "embed", round=f.server.now),)
+    before = f.state
+    assert f.round() == dict(before, round=1) and "round 1 changes nothing, since only 000000" in caplog.text
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_one_client_trains_on_a_graph_of_three(digits, preset):
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain(), graph_clients=3, preset=preset)
+    split = digits.split(clients=4, labels="clients:80", seed=1)
+    history = Experiment(m, split, model="linear", rounds=4, per_round=1, seed=0).run().history
+    assert history[-1]["accuracy"] > history[0]["accuracy"] + 0.1
 
 
 # ---------------------------------------------------------------- InitializeModelParameters

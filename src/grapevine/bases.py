@@ -65,6 +65,12 @@ def check_labelled(method: Method, labels: Mapping[Id, int]) -> None:
         raise Mistake(f"{method.name}: no client has a labelled row: say --labels clients:1000.")
 
 
+def check_features_dim(method: Method, server: Server) -> None:
+    """A client without rows must know how long a feature vector would be."""
+    if server.model().features_dim is None:
+        raise Mistake(f"{method.name} needs the length of the network's feature vectors: give your module a `features_dim`.")
+
+
 def has_rows(server: Server) -> bool:
     return server.data is not None and len(server.data) > 0
 

@@ -242,13 +242,17 @@ def _counter(meter: Meter, per_output: int) -> Callable:
 
 
 class Client:
-    """What a step sees of the party it runs at. `identity` is its own long-term key, `pinned` everybody's public ones."""
+    """What a step sees of the party it runs at. `identity` is its own long-term key, `pinned` everybody's public ones.
+
+    `common_seed`: all clients have this seed, as in a simulation. Real parties draw their own, unless they agreed on one.
+    """
 
     def __init__(
         self, id: Id, data: ClientData, memory: Memory, models: ModelSource | None, seed: int,
         identity: Identity | None = None, pinned: Mapping[str, bytes] | None = None, judge: Callable | None = None,
+        common_seed: bool = True,
     ):  # fmt: skip
-        self.id, self.data, self.memory, self.seed = id, data, memory, seed
+        self.id, self.data, self.memory, self.seed, self.common_seed = id, data, memory, seed, common_seed
         self.identity, self.pinned = identity, pinned or {}
         self.meter = Meter()
         self._models, self._judge = models, judge

@@ -285,6 +285,7 @@ class PartySetup:
     pinned: dict[str, bytes]
     store: FileStore
     seed: int
+    common_seed: bool
     folder: Path
     hash: str
 
@@ -341,7 +342,8 @@ def load_party(folder: str | Path) -> PartySetup:
     identity = Identity.load(folder / "identity.pem")
     store = FileStore(folder / "memory")
     models, seed = model_source(table, method, about["seed"]), about["seed"]
-    return PartySetup(about["name"], method, data, models, identity, pinned, store, seed, folder, about["hash"])
+    common = table.get("seed") is not None
+    return PartySetup(about["name"], method, data, models, identity, pinned, store, seed, common, folder, about["hash"])
 
 
 def client_data(party: Party, table: Mapping[str, Any]) -> ClientData:

@@ -325,7 +325,8 @@ def _run(folder: Path, request: dict, context: Context) -> dict:
         raise Mistake(f"the host runs other settings than {setup.name} agreed to: join again with a new token.")
     kept = _recall(folder, context, request["round"])
     memory = Memory(setup.store, kept["now"])
-    client = Client(setup.name, setup.data, memory, setup.models, setup.seed, setup.identity, setup.pinned)
+    client = Client(setup.name, setup.data, memory, setup.models, setup.seed, setup.identity, setup.pinned,
+                    common_seed=setup.common_seed)  # fmt: skip
     reply = run_step(setup.method, request["step"], client, request["payload"])
     _disclose(folder, request["step"], reply, setup.method)
     _remember(folder, context, dict(kept, now=memory.manifest), setup.store)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -97,11 +97,12 @@ def plateau(rate: dict, loss: float, patience: int) -> dict:
     return dict(rate, lr=rate["lr"] / 3, left=patience)
 
 
-def sample_by_labels(server: Server, round: int, labelled: set[Id], count: int | None = None) -> list[Id]:
-    """Clients with and without labels in the ratio they have among all: ⌈τ·m_L⌉ with, the rest without."""
-    count = min(count or server.per_round, len(server.clients))
-    without = [id for id in server.clients if id not in labelled]
-    n = min(math.ceil(count * len(labelled) / len(server.clients)), len(labelled))
+def sample_by_labels(server: Server, round: int, clients: Iterable[Id], labelled: set[Id]) -> list[Id]:
+    """Some of these clients, with and without labels in the ratio they have among all: ⌈τ·m_L⌉ with, the rest without."""
+    clients = list(clients)
+    count = min(server.per_round, len(clients))
+    without = [id for id in clients if id not in labelled]
+    n = min(math.ceil(count * len(labelled) / max(len(clients), 1)), len(labelled))
     n = max(n, count - len(without))
     chosen = server.sample(round, labelled, n, "labelled") + server.sample(round, without, count - n, "unlabelled")
     return sorted(chosen)
@@ -131,7 +132,7 @@ def two_streams(
         for at in order or (None,) * -(-len(labelled) // size):
             x, y, w = _batch(own, others, next(truths), at, labels, weight, augment, rng)
             if len(y):
-                w = w if class_weight is None else w * class_weight[y]
+                w = w if class_weight is None else w * class_weight.to(y.device)[y]
                 optimiser.zero_grad()
                 (F.cross_entropy(model(x), y, reduction="none") * w).mean().backward()
                 if adjust:

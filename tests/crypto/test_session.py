@@ -179,6 +179,15 @@ def test_reproducible_hyperplanes_come_from_the_public_seed(seed):
     assert runs[0] == runs[1] == {(hkdf(seed.to_bytes(16, "big", signed=True), info), info)}
 
 
+def test_parties_with_seeds_of_their_own_take_the_secret_they_share():
+    parties = clients(5)
+    for i, client in enumerate(parties.values()):
+        client.seed, client.common_seed = i, False
+    agree(parties)
+    found = {session.hash_secret(client, reproducible=True) for client in parties.values()}
+    assert found == {(parties["a"].memory["seed"], context("hyperplanes", session="session"))}
+
+
 # ---------------------------------------------------------------- signatures
 
 MESSAGE = dict(values=np.arange(5, dtype=np.uint8), note="x")

@@ -120,13 +120,14 @@ def _absorb(content: hashlib._Hash, value: object) -> None:
 
 
 def hash_secret(client: Client, reproducible: bool) -> tuple[bytes, bytes]:
-    """Secret and context of the hyperplanes: from the clients' seed, or, where a run must repeat, from its public seed.
+    """Secret and context of the hyperplanes: from the clients' secret, or, where a run must repeat, from its public seed.
 
-    They are the same in all rounds of a session: distances under fresh ones could be averaged over the rounds.
+    Parties who agreed on no seed have none in common, and take the secret all the same. Hyperplanes are the same in all rounds of
+    a session: distances under fresh ones could be averaged over the rounds.
     """
     session = client.memory["agreement"]["session"]
     info = context("hyperplanes", session=session)
-    if reproducible:
+    if reproducible and client.common_seed:
         return hkdf(client.seed.to_bytes(16, "big", signed=True), info), info
     return client.memory["seed"], info
 

@@ -11,12 +11,15 @@ the weights of the run in `init_run`; `init=random` takes the network as it is b
 
 Departures: the driver keeps the best state on validation, so the first stage competes. Schedules are relative to the stage. `lr`
 is one number (the authors take 0.1 for fewer than 50 labels a batch and 0.3 for 50 on CIFAR-10, 0.5 on CIFAR-100, 1.0 on
-Mini-ImageNet). The graph may hold more clients than train (`graph_clients`): P is any set. `preset=code`: augmented rows in the
-graph, similarities cubed, Y divided by class counts, weights divided by their maximum, class weights in the loss.
+Mini-ImageNet). The graph may hold more clients than train (`graph_clients`): P is any set. A round with fewer than two clients
+changes nothing. `preset=code`: augmented rows in the graph, similarities cubed, Y divided by class counts, weights divided by
+their maximum (each client's own, over its unlabelled rows; the authors' over all rows of the sampled clients, which nobody here
+sees), class weights in the loss.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +33,7 @@ from grapevine.data.augment import Views
 from grapevine.errors import Mistake
 from grapevine.learn import average
 from grapevine.methods.xclp import XCLP as Algorithm1
+from grapevine.methods.xclp import TooFew
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,7 @@ class XCLP(Method):
             raise Mistake(
                 f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained, and only there."
             )
-        if self.init == "contrastive" and server.model().features_dim is None:
-            raise Mistake("xclp: init=contrastive needs the length of the network's feature vectors: give it a `features_dim`.")
+        bases.check_features_dim(self, server)
         self.first_weights(server)
         bases.note_unused_labels(self, server)
         if self.graph_clients and self.graph_clients < server.per_round:
@@ -164,7 +167,7 @@ class XCLP(Method):
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: np.ndarray, parties: dict,
               attempt: int, class_weight: torch.Tensor) -> dict:  # fmt: skip
         """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
-        if self.preset != "code":
+        if rows.shape[1]:
             self._receive(client, rows, parties, round, attempt)
         found = client.memory["pseudo"]
         labels, confidence = found["labels"], found["confidence"]
@@ -243,7 +246,11 @@ class XCLP(Method):
             each = bases.control(state, self.base, server.sample(state["round"], labelled))
             replies = server.ask(self.pretrain, each=each, weights=state["weights"], lr=lr, round=state["round"])
         else:
-            replies = self.propagate_and_train(server, state, labelled, lr)
+            try:
+                replies = self.propagate_and_train(server, state, labelled, lr)
+            except TooFew as few:  # the next round may have more
+                logging.getLogger("grapevine").warning(f"xclp: round {state['round'] + 1} changes nothing, since {few}")
+                return dict(state, round=state["round"] + 1)
         return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)  # line 10
 
     def contrast_round(self, server: Server, state: dict, lr: float) -> dict:
@@ -257,7 +264,7 @@ class XCLP(Method):
     def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:
         """Lines 3–9 of a round of stage 2."""
         round, a1 = state["round"], self.algorithm1
-        P = [id for id in pseudo.sample_by_labels(server, round, labelled) if id in state["rows"]]  # line 3
+        P = pseudo.sample_by_labels(server, round, state["rows"], labelled)  # line 3
         G = P
         if self.graph_clients:
             more = [id for id in state["rows"] if id not in P]
@@ -268,6 +275,8 @@ class XCLP(Method):
         preludes = self._preludes(server, G)
         shares = server.ask(self.embed, to=G, weights=state["weights"], round=round, counts=counts, preludes=preludes,
                             roster={name: 0 for name in group.roster})  # lines 4–6  # fmt: skip
+        if len(shares) < 2:
+            raise TooFew(f"only {', '.join(map(party_name, shares)) or 'nobody'} answered: propagation needs two parties.")
         names, graphs = a1.graphs(server, group, {party_name(id): reply for id, reply in shares.items()})
         known = {name: shares[ids[name]]["labelled"] for name in names}
         total = int(sum(mask.sum() for mask in known.values()))
@@ -279,7 +288,7 @@ class XCLP(Method):
         trainers = {name: 0 for name in parties if ids[name] in P}
         rows = {ids[name]: dict(rows=totals[name]) for name in trainers}
         class_weight = torch.empty(0)
-        if self.preset == "code":
+        if self.preset == "code" and len(trainers) > 1:  # a sum over one party would tell its counts
             counted = server.ask(self.count, each=rows, trainers=trainers, **told)
             counts = self._sum(counted, "counts", "classes", trainers, round, occasion.attempt)
             class_weight = torch.from_numpy(counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)).float()

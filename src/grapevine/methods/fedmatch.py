@@ -78,7 +78,8 @@ class FedMatch(Method):
     # ------------------------------------------------------------ client
 
     @step
-    def train(self, client: Client, sigma: dict, psi: dict, helpers: dict, buffers: dict, at_server: bool, round: int) -> dict:
+    def train(self, client: Client, sigma: dict, psi: dict, helpers: dict, buffers: dict, at_server: bool, noise_seed: int,
+              round: int) -> dict:  # fmt: skip
         told = self.setting(at_server)
         copy = client.memory.get("copy")
         if copy is None and not vectors.is_whole(sigma):
@@ -99,7 +100,7 @@ class FedMatch(Method):
         after = dict(sigma=local.sigma, psi=torch.where(local.psi.abs() > told["zero"], local.psi, 0.0))
         moved = {part: after[part] - before[part] for part in (("psi", "sigma") if len(data.labelled) else ("psi",))}
         reply = {part: vectors.differences(change, told["cut"]) for part, change in moved.items()}
-        return dict(reply, vector=self.embed(client, local), buffers=local.buffers(), n=n)
+        return dict(reply, vector=self.embed(client, local, noise_seed), buffers=local.buffers(), n=n)
 
     def learn(self, client: Client, local: Decomposed, helpers: list[Network], told: dict, round: int) -> None:
         """LocalUpdate: in every step first σ, then ψ."""
@@ -152,11 +153,11 @@ class FedMatch(Method):
         return labels, sure
 
     @torch.no_grad()
-    def embed(self, client: Client, local: Decomposed) -> Tensor:
+    def embed(self, client: Client, local: Decomposed, noise_seed: int) -> Tensor:
         """The class probabilities that the client's model gives to an image of noise, the same for everybody."""
         local.model.eval()
         rows = client.data.unlabelled
-        return torch.softmax(local.model(noise(rows, rng(client.seed, "fedmatch noise"))), 1)[0].cpu()
+        return torch.softmax(local.model(noise(rows, rng(noise_seed, "fedmatch noise"))), 1)[0].cpu()
 
     # ------------------------------------------------------------ server
 
@@ -175,7 +176,7 @@ class FedMatch(Method):
         if at_server:
             state = self.at_server(server, state)
         each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}
-        asked = server.ask(self.train, each=each, buffers=state["buffers"], at_server=at_server, round=t)
+        asked = server.ask(self.train, each=each, buffers=state["buffers"], at_server=at_server, noise_seed=server.seed, round=t)
         replies = {id: r for id, r in asked.items() if r["n"]}
         zero = torch.zeros_like(state["psi"])
         moved = {part: {id: vectors.unpack(r[part], zero) for id, r in replies.items() if part in r} for part in ("sigma", "psi")}
@@ -237,7 +238,9 @@ class FedMatch(Method):
         return dict(sigma=state["sigma"], psi=psi, buffers=state["buffers"])
 
     def predictor(self, model: Network, shared: dict) -> Predict:
-        model = Decomposed(model, shared["sigma"], shared["psi"], shared["buffers"]).model.eval()
+        model = Decomposed(
+            model, shared["sigma"], shared["psi"], shared.get("buffers", {})
+        ).model.eval()  # what is empty is not saved
         return lambda x: torch.softmax(model(x), 1)
 
 

@@ -10,8 +10,8 @@ the teacher's. The threshold is the quantile of the divergences reported so far 
 In the first `settle` rounds the teacher follows the student exactly. Both networks then start from the average of what was sent.
 
 Departures: batches are two streams of fixed sizes (the public code mixes the rows at random and repeats labelled ones).
-`preset=code`: the weight rises over 10 local epochs, not 10 participations; averages are uniform; with `upload=layers` the
-teacher is sent as a whole besides. With labels at the server it trains on them in the same way after every average.
+Cross-entropy is a mean over the labelled rows of a batch. `preset=code`: over all its rows; the weight rises over 10 local
+epochs, not 10 participations; averages are uniform; with `upload=layers` the teacher is sent as a whole besides. With labels at the server it trains on them in the same way after every average.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class FedSiam(Method):
         batches = pseudo.streams(len(labelled), len(unlabelled), self.batch, self.ratio, draw)
         guessed = torch.full((len(unlabelled),), -1)
         for e in range(self.epochs):
-            done = (times - 1) * self.epochs + e + 1  # local epochs of this client, this one included
+            # Local epochs of this client, this one included; the authors count from its second participation.
+            done = (times - (self.preset != "code")) * self.epochs + e + 1
             rise = sigmoid_rampup(done if self.preset == "code" else times, self.ramp)
             decay = 0.0 if follow else min(1 - 1 / (done + 1), self.ema)
             for a, b in islice(batches, steps):
@@ -102,7 +103,8 @@ class FedSiam(Method):
                 logits = model(torch.cat([own.weak(a, draw), others.weak(b, draw)]))
                 y = labelled.y[a].to(logits.device)
                 optimiser.zero_grad()
-                (cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)).backward()
+                share = len(a) / len(logits) if self.preset == "code" else 1.0
+                (share * cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)).backward()
                 optimiser.step()
                 ema_(mean, model, decay)
                 guessed[b] = target[len(a) :].argmax(1).cpu()

@@ -102,7 +102,7 @@ class NetworkLabels(Method):
         if stage == 1 or self.labelled_only:
             chosen = server.sample(state["round"], labelled)
         else:
-            chosen = pseudo.sample_by_labels(server, state["round"], labelled)
+            chosen = pseudo.sample_by_labels(server, state["round"], state["labels"], labelled)
         told = dict(weights=state["weights"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
         each = bases.control(state, self.base, chosen)
         replies = server.ask(self.pretrain if stage == 1 else self.train, each=each, **told)

@@ -7,7 +7,8 @@ pseudo-labels (`preset=code`: as there); models are averaged by size (`preset=co
 the mean over the helpers that have it, and so is a class that the client itself lacks. A class with one label gives a prototype
 and no query. Labelled and unlabelled rows are disjoint.
 `--norm sbn` is here what their code calls so: batch normalisation whose running statistics are those of the last batch, averaged
-with the weights. RMSprop forgets its averages between rounds, as theirs.
+with the weights. RMSprop begins anew in every round: in the authors' simulation all clients share one optimiser, which parties
+with data of their own cannot.
 `alternative=true` is Algorithm 2 of the appendix: the mean of the helpers' prototypes in place of the own support set.
 Noise on shared prototypes (section 7.1) comes from the operating system and does not repeat; it is not accounted as differential
 privacy.
@@ -74,6 +75,7 @@ class ProtoFSSL(Method):
         bases.check_fields(self, least, above=["temperature", "lr"])
         if not list(server.model().parameters()):
             raise Mistake("protofssl learns features, and this model has none to learn: say --model mlp, or cnn for images.")
+        bases.check_features_dim(self, server)
         bases.note_unused_labels(self, server)
         if self.helpers > server.per_round:
             raise Mistake(

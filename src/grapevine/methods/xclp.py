@@ -49,6 +49,10 @@ def _public_planes(secret: bytes, bits: int, d: int, info: bytes, tight_frame: b
     return graph.on_grid(graph.hyperplanes(secret, bits, d, info, tight_frame))
 
 
+class TooFew(Mistake):
+    """Fewer than two parties are left, and propagation needs two."""
+
+
 @dataclass(frozen=True)
 class XCLP(SubProtocol):
     """Algorithm 1 for rows V and labels y (−1: none) that each client knows."""
@@ -82,7 +86,7 @@ class XCLP(SubProtocol):
         """Lines 2–5: hash the rows, and send this client's part of SecureHamming. A row of zeros has no direction: `blank`."""
         require_count(client, group.counts, len(V))
         secret, info = session.hash_secret(client, self.reproducible)
-        make = _public_planes if self.reproducible else graph.hyperplanes
+        make = _public_planes if self.reproducible and client.common_seed else graph.hyperplanes
         planes = make(secret, self.bits, V.shape[1], info, tight_frame=self.preset == "code")  # line 3
         bits = graph.hash_bits(V, planes)  # line 4
         first = self.hamming.begin(client, bits, group, preludes)  # line 5
@@ -176,7 +180,7 @@ class XCLP(SubProtocol):
         attempt, parties = 0, list(names)
         while True:
             if len(parties) < 2:
-                raise Mistake(f"only {', '.join(parties) or 'nobody'} is left: propagation needs two parties.")
+                raise TooFew(f"only {', '.join(parties) or 'nobody'} is left: propagation needs two parties.")
             ids = {group.ids[name]: name for name in parties}
             told = dict(same, round=group.round, attempt=attempt, counts={name: group.counts[name] for name in names},
                         parties={name: i for i, name in enumerate(parties)})  # fmt: skip
