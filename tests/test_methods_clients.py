@@ -1043,6 +1043,26 @@ def test_control_variate_of_the_server_stays_the_mean_of_the_clients(digits, met
     assert any(value.abs().max() > 1e-3 for value in f.state["c"].values())
 
 
+IDLE = [
+    methods.Scaffold(epochs=1),
+    methods.NetworkLabels(base="scaffold", warmup=1.0, epochs=1),
+    methods.PerClientLP(base="scaffold", warmup=0.0, epochs=1, neighbours=3),
+]
+
+
+@pytest.mark.parametrize("method", IDLE, ids=lambda m: m.name)
+def test_clients_without_labels_do_not_count_in_the_control_variate(digits, method):
+    """Then c is the mean over those who train, and their corrections c − c_i cancel."""
+    f = Federation(digits, method, labelled=(6, 0, 5, 0), unlabelled=(8, 9, 5, 6), rounds=6)
+    for t in range(3):
+        f.server.now = t
+        f.round()
+    told = bases.control(f.state, "scaffold", range(4))
+    own = {i: bases.own_control(f.client(i), told[i]["control"]) for i in (0, 2)}
+    close(f.state["c"], {name: (double(own[0])[name] + double(own[2])[name]) / 2 for name in own[0]})
+    assert any(value.abs().max() > 1e-3 for value in f.state["c"].values())
+
+
 # ---------------------------------------------------------------- bad input
 
 

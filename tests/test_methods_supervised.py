@@ -101,6 +101,21 @@ def test_scaffold_follows_algorithm_1_for_two_rounds(digits):
         close(state["c"], c)
 
 
+def test_scaffold_averages_buffers_whatever_the_servers_learning_rate(digits):
+    method = methods.Scaffold(global_lr=3.0, epochs=1)
+    state = dict(
+        weights=dict(w=torch.ones(1), mean=torch.ones(1)), c=dict(w=torch.zeros(1)), mean_over=0, idle={}, heard={}, round=0
+    )
+    server = federation(digits, method)[0]
+    replies = {
+        i: dict(dy=dict(w=torch.tensor([d]), mean=torch.tensor([d])), dc=dict(w=torch.zeros(1)), n=1)
+        for i, d in ((0, 1.0), (1, 2.0))
+    }
+    server.ask = lambda *args, **told: replies
+    after = method.round(server, state)["weights"]
+    assert after["w"].item() == 1 + 3 * 1.5 and after["mean"].item() == 1 + 1.5
+
+
 def test_average_by_hand():
     replies = {
         1: dict(w=dict(a=torch.tensor([1.0, 2.0]), k=torch.tensor(4)), n=1),

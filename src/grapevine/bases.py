@@ -87,12 +87,12 @@ def note_unused_labels(method: Method, server: Server) -> None:
 
 
 def first_state(server: Server, base: str) -> dict:
-    """What the server keeps besides its method's own: the weights, and for SCAFFOLD the control variate c and in which round it
-    last heard of each client's."""
+    """What the server keeps besides its method's own: the weights; for SCAFFOLD the control variate c, of how many clients it is
+    the mean, which have nothing to train on, and in which round it last heard of each client's."""
     model = server.model()
     weights = model.state()
     zeros = {name: torch.zeros_like(weights[name]) for name in parameter_names(model)} if base == "scaffold" else {}
-    return dict(weights=weights, c=zeros, heard={})
+    return dict(weights=weights, c=zeros, mean_over=0, idle={}, heard={})
 
 
 def control(state: dict, base: str, ids: Iterable[Id]) -> dict[Id, dict]:
@@ -131,17 +131,30 @@ def client_update(client: Client, base: str, weights: Weights, control: dict, ro
     return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)
 
 
-def server_update(server: Server, base: str, state: dict, replies: dict, by: str | None = "n") -> dict:
-    """The new weights (and c) from the replies of those who trained on something."""
+def server_control(state: dict, replies: dict, among: Iterable[Id]) -> dict:
+    """SCAFFOLD's line 17 for c ← c + Σ Δc_i / N, and what goes with it.
+
+    N counts those of `among`, whom a round may choose, who have something to train on. c is the mean of their c_i, so that the
+    corrections c − c_i cancel among them; when one turns out to have nothing, N shrinks.
+    """
     used = {id: reply for id, reply in replies.items() if reply["n"]}
-    weights, c, heard = state["weights"], state["c"], state["heard"]
-    if used and base != "scaffold":
-        weights = average(used, by=by)
-    elif used:
-        c = add(c, average(used, "dc", by=None), len(used) / len(server.clients))
-        weights = add(weights, average(used, "dy", by=by))
-        heard = heard | {id: state["round"] for id in used}
-    return dict(weights=weights, c=c, heard=heard)
+    idle = state["idle"] | {id: True for id in replies if id not in used}
+    N = max(sum(id not in idle for id in among), 1)
+    c = state["c"] if state["mean_over"] in (0, N) else {name: w * (state["mean_over"] / N) for name, w in state["c"].items()}
+    if used:
+        c = add(c, average(used, "dc", by=None), len(used) / N)
+    return dict(c=c, mean_over=N, idle=idle, heard=state["heard"] | {id: state["round"] for id in used})
+
+
+def server_update(server: Server, base: str, state: dict, replies: dict, by: str | None = "n",
+                  among: Iterable[Id] | None = None) -> dict:  # fmt: skip
+    """The new weights (and c) from the replies of those who trained on something; `among` whom a round may choose."""
+    used = {id: reply for id, reply in replies.items() if reply["n"]}
+    weights = state["weights"]
+    if base != "scaffold":
+        return dict(weights=average(used, by=by) if used else weights)
+    weights = add(weights, average(used, "dy", by=by)) if used else weights
+    return dict(server_control(state, replies, server.clients if among is None else among), weights=weights)
 
 
 def moves(replies: dict, weights: Weights) -> list[Weights]:

@@ -242,6 +242,7 @@ class XCLP(Method):
         if stage == 1 and self.init == "contrastive":
             return self.contrast_round(server, state, lr)
         labelled = {id for id, n in state["labels"].items() if n}
+        among = labelled if stage == 1 else state["rows"]
         if stage == 1:
             each = bases.control(state, self.base, server.sample(state["round"], labelled))
             replies = server.ask(self.pretrain, each=each, weights=state["weights"], lr=lr, round=state["round"])
@@ -251,7 +252,8 @@ class XCLP(Method):
             except TooFew as few:  # the next round may have more
                 logging.getLogger("grapevine").warning(f"xclp: round {state['round'] + 1} changes nothing, since {few}")
                 return dict(state, round=state["round"] + 1)
-        return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)  # line 10
+        new = bases.server_update(server, self.base, state, replies, by=None, among=among)  # line 10
+        return dict(state, **new, round=state["round"] + 1)
 
     def contrast_round(self, server: Server, state: dict, lr: float) -> dict:
         """FedAvg on SimCLR's loss; the projector is averaged with the features and plays no part afterwards."""

@@ -238,9 +238,8 @@ class FedMatch(Method):
         return dict(sigma=state["sigma"], psi=psi, buffers=state["buffers"])
 
     def predictor(self, model: Network, shared: dict) -> Predict:
-        model = Decomposed(
-            model, shared["sigma"], shared["psi"], shared.get("buffers", {})
-        ).model.eval()  # what is empty is not saved
+        buffers = shared.get("buffers", {})  # a saved model has none if they are empty
+        model = Decomposed(model, shared["sigma"], shared["psi"], buffers).model.eval()
         return lambda x: torch.softmax(model(x), 1)
 
 

@@ -11,7 +11,8 @@ In the first `settle` rounds the teacher follows the student exactly. Both netwo
 
 Departures: batches are two streams of fixed sizes (the public code mixes the rows at random and repeats labelled ones).
 Cross-entropy is a mean over the labelled rows of a batch. `preset=code`: over all its rows; the weight rises over 10 local
-epochs, not 10 participations; averages are uniform; with `upload=layers` the teacher is sent as a whole besides. With labels at the server it trains on them in the same way after every average.
+epochs, not 10 participations; averages are uniform; with `upload=layers` the teacher is sent as a whole besides. With labels at
+the server it trains on them in the same way after every average.
 """
 
 from __future__ import annotations

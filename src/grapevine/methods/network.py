@@ -106,7 +106,9 @@ class NetworkLabels(Method):
         told = dict(weights=state["weights"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
         each = bases.control(state, self.base, chosen)
         replies = server.ask(self.pretrain if stage == 1 else self.train, each=each, **told)
-        return dict(state, **bases.server_update(server, self.base, state, replies, by=None), round=state["round"] + 1)
+        among = labelled if stage == 1 or self.labelled_only else state["labels"]
+        new = bases.server_update(server, self.base, state, replies, by=None, among=among)
+        return dict(state, **new, round=state["round"] + 1)
 
 
 @dataclass(frozen=True)

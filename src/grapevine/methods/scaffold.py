@@ -1,9 +1,9 @@
 """SCAFFOLD. Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, Algorithm 1, with option II for the control variates.
 
-Departures: client models are averaged with equal weights as printed, over the sampled clients that hold labels; buffers
-(normalisation statistics) are averaged and carry no control variate. A client whose reply was lost goes back to the c_i that the
-server knows, so that c stays the mean of all c_i (`bases.own_control`).
+Departures: client models are averaged with equal weights as printed, over the sampled clients that hold labels, and N counts
+clients with labels, as far as is known; buffers (normalisation statistics) are averaged and carry no control variate. A client
+whose reply was lost goes back to the c_i that the server knows, so that c stays the mean of all c_i (`bases.own_control`).
 """
 
 from __future__ import annotations
@@ -50,14 +50,11 @@ class Scaffold(Method):
         return dict(bases.first_state(server, "scaffold"), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        x, c, heard, round = state["weights"], state["c"], state["heard"], state["round"]
+        x, round = state["weights"], state["round"]
         S = server.sample(round)  # line 3
         replies = server.ask(self.train, each=bases.control(state, "scaffold", S), weights=x, round=round)  # line 4
-        replies = {id: reply for id, reply in replies.items() if reply["n"]}
-        if replies:
-            dx = average(replies, "dy", by=None)  # line 16
-            dc = average(replies, "dc", by=None)
-            x = add(x, dx, self.global_lr)  # line 17
-            c = add(c, dc, len(replies) / len(server.clients))
-            heard = heard | {id: round for id in replies}
-        return dict(weights=x, c=c, heard=heard, round=round + 1)
+        used = {id: reply for id, reply in replies.items() if reply["n"]}
+        if used:
+            dx = average(used, "dy", by=None)  # line 16
+            x = add(x, {name: d * self.global_lr if name in state["c"] else d for name, d in dx.items()})  # line 17
+        return dict(bases.server_control(state, replies, server.clients), weights=x, round=round + 1)
