@@ -1,5 +1,6 @@
 """Methods with labels at the server: equations against loops, numbers worked by hand, what is sent, and what is refused."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from grapevine.errors import Mistake
 from grapevine.experiment import Experiment, model_source
 from grapevine.methods import fedanchor, fedcon, mp_ssfl, relevance
 from grapevine.semi import draw_beta, label_contrastive
-from grapevine.simulate import Simulation
+from grapevine.simulate import Fault, Simulation
 from grapevine.store import Memory
 
 SERVER_SIDE = ("fedanchor", "semifl", "fedcon")
@@ -70,17 +71,24 @@ def test_a_server_that_lacks_a_class_is_refused(digits, name):
 
 
 @pytest.mark.parametrize(("method", "says"), [
-    (methods.FedAnchor(threshold=1.2), "threshold=1.2 is outside -1 to 1"),
-    (methods.FedAnchor(temperature=0.0), "temperature=0, and must be 0.003 or more"),
-    (methods.FedAnchor(momentum=math.nan), "momentum=nan is outside"),
-    (methods.SemiFL(threshold=-0.1), "threshold=-0.1 is outside 0 to 1"),
-    (methods.SemiFL(global_momentum=2.0), "global_momentum=2 is outside"),
-    (methods.FedCon(ema=1.5), "ema=1.5 is outside"),
-    (methods.FedCon(epochs=0), "epochs=0, and must be 1 or more"),
+    (methods.FedAnchor(threshold=1.2), "threshold=1.2 is no cosine: take −1 to 1"),
+    (methods.FedAnchor(temperature=0.0), "temperature=0 cannot work: take 0.003 or more"),
+    (methods.FedAnchor(momentum=math.nan), "momentum=nan cannot work: take 0 to 1"),
+    (methods.SemiFL(threshold=-0.1), "threshold=-0.1 cannot work: take 0 to 1"),
+    (methods.SemiFL(global_momentum=2.0), "global_momentum=2 cannot work: take 0 to 1"),
+    (methods.FedCon(ema=1.5), "ema=1.5 cannot work: take 0 to 1"),
+    (methods.FedCon(epochs=0), "epochs=0 cannot work: take 1 or more"),
     (methods.MPSSFL(tau=0.4), "tau=0.4 is outside 0.5 to 1"),
     (methods.MPSSFL(upsilon=0.7), "outside 0 to ln 2 = 0.693: above, a label could be called right"),
     (methods.Tuor(benchmark=1.0), "benchmark=1 is a share"),
-    (methods.RDS(window=0), "window=0, and must be 1 or more"),
+    (methods.RDS(window=0), "window=0 cannot work: take 1 or more"),
+    (methods.MPSSFL(server_epochs=0), "server_epochs=0 cannot work: take 1 or more"),
+    (methods.MPSSFL(server_lr=math.nan), "server_lr=nan cannot work: take more than 0"),
+    (methods.FedAnchor(clip=-1.0), "clip=-1 cannot work: take more than 0"),
+    (methods.SemiFL(lr=0.0), "lr=0 cannot work: take more than 0"),
+    (methods.Tuor(server_lr=-1.0), "server_lr=-1 cannot work: take more than 0"),
+    (methods.ServerOnly(lr=-1.0), "lr=-1 cannot work: take more than 0"),
+    (methods.Alone(batch=0), "batch=0 cannot work: take 1 or more"),
 ])  # fmt: skip
 def test_settings_out_of_range_are_refused(digits, method, says):
     labels = "server:40" if "both" not in method.takes else "server:40,clients:60"
@@ -92,6 +100,25 @@ def test_the_bound_with_server_training_needs_a_server(digits):
     method = methods.Supervised(server_epochs=1)
     with pytest.raises(Mistake, match="need labels at the server"):
         method.check(federation(digits, method, "clients:100")[0])
+
+
+@pytest.mark.parametrize("method", [methods.MPSSFL(server_lr=1e12), methods.Tuor(server_lr=1e12)], ids=lambda m: m.name)
+def test_a_classifier_of_the_server_that_diverged_is_noticed(digits, method):
+    with pytest.raises(Mistake, match="the server's model diverged"):
+        method.setup(federation(digits, method, "server:40,clients:60")[0])
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [(methods.MPSSFL(), "decide"), (methods.Tuor(), "measure"), (methods.Tuor(), "select")]
+)
+def test_a_client_that_missed_the_decision_makes_it_when_it_is_chosen(digits, method, name, tmp_path):
+    split = digits.split(clients=3, labels="server:100,clients:90", seed=2)
+    lost = (Fault(1, name, round=0),)
+    Experiment(method, split, model="linear", rounds=2, per_round=3, seed=1, faults=lost, out=tmp_path / "r").run()
+    lines = [json.loads(line) for line in (tmp_path / "r" / "messages.jsonl").read_text().splitlines()]
+    answers = {(line["step"], line["round"]): line["messages"] for line in lines if line["direction"] == "up"}
+    assert answers[name, 0] == 2 and answers[name, 1] == 1
+    assert answers["train", 0] == 2 and answers["train", 1] == 3
 
 
 # ---------------------------------------------------------------- fix and mix

@@ -43,19 +43,6 @@ def check_labels_at_server(method: Method, server: Server) -> None:
                       "give it one of every class, or take mp-ssfl.")  # fmt: skip
 
 
-def check_range(method: Method, least: float, most: float, *names: str) -> None:
-    for name in names:
-        value = getattr(method, name)
-        if not least <= value <= most:
-            raise Mistake(f"{method.name}: {name}={value:g} is outside {least:g} to {most:g}.")
-
-
-def check_least(method: Method, **least: float) -> None:
-    for name, smallest in least.items():
-        if not getattr(method, name) >= smallest:
-            raise Mistake(f"{method.name}: {name}={getattr(method, name):g}, and must be {smallest:g} or more.")
-
-
 # ---------------------------------------------------------------- training
 
 

@@ -31,7 +31,7 @@ from grapevine.errors import Mistake
 from grapevine.experiment import check_head
 from grapevine.labelling import require_new
 from grapevine.learn import fit
-from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_thresholds, moments, standardised
+from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_epochs, check_thresholds, moments, standardised
 from grapevine.runs import peak_memory_mb
 from grapevine.simulate import Simulation
 from grapevine.store import Memory
@@ -151,7 +151,7 @@ def clean(
     else:
         own, read = from_arrays(server, parties, names, truth, impute)
         whole = all(np.asarray(y).dtype.kind in "iu" for _, y in (server, *parties))
-    method = make_method(own, tau, upsilon, epochs, scale, counts)
+    method = make_method(own, tau, upsilon, epochs, scale, counts, impute)
     model = model or default_model(own, embed)
     if dry_run:
         return plan(own, read, method, model, seed, workers)
@@ -163,13 +163,15 @@ def clean(
 
 
 def make_method(server: Holding, tau: float = 0.95, upsilon: float = 0.5, epochs: int | None = None, scale: str = "standard",
-                counts: bool = False) -> Clean:  # fmt: skip
+                counts: bool = False, impute: bool = False) -> Clean:  # fmt: skip
     """The settings; without `epochs`, 30, and more for few rows: about 1000 steps at least."""
     check_thresholds("clean", tau, upsilon)
+    if epochs is not None:
+        check_epochs(epochs)
     rows = max(1, sum(label is not None for label in server.labels))
     if epochs is None:
         epochs = max(EPOCHS, math.ceil(STEPS / math.ceil(rows / Clean.batch)))
-    return Clean(tau, upsilon, epochs, scale=scale, counts=counts)
+    return Clean(tau, upsilon, epochs, scale=scale, counts=counts, impute=impute)
 
 
 def default_model(server: Holding, embed: str | None = None) -> str:
@@ -396,18 +398,22 @@ def plan(
     rows, classes = server_rows(server)
     source = model_source(method, model, rows, len(classes), seed)
     check_head(method, source, len(classes))
-    mean, std = moments(rows.x[rows.index], method.scale)
+    own = rows.x[rows.index]
+    fill, (mean, std) = method.fill(own), moments(own, method.scale)
     network = source.new(None, Meter())
-    message = dict(classifier=network.state(), classes=dict(enumerate(classes)), mean=mean, std=std)
+    message = dict(classifier=network.state(), classes=dict(enumerate(classes)), fill=fill, mean=mean, std=std)
     reveals = dict(classifier="what a model tells of the rows it was trained on", classes="the names of the server's classes",
-                   mean="the means of the server's features", std="their deviations")  # fmt: skip
+                   fill="the means of the server's features, for missing values" if method.impute else "nothing: empty",
+                   mean="the means of the server's features" if method.scale == "standard" else "nothing: zeros",
+                   std="their deviations" if method.scale == "standard" else "nothing: ones")  # fmt: skip
     down = [dict(field=name, bytes=size, reveals=reveals[name]) for name, _, _, size in wire.fields(message)]
     reply = dict(counts=dict.fromkeys(ACTIONS, 0))
     up = [dict(step="decide", field=name, bytes=size, reveals=COUNTS) for name, _, _, size in wire.fields(reply)]
     up = up if method.counts else [dict(step="decide", field="", bytes=0, reveals=NOTHING)]
-    seconds = _seconds(network, standardised(rows, mean, std), method, sum(len(party.labels) for party in parties), workers)
-    learns = ["A party learns the classifier, the class names and the means and deviations of the server's features: who has a "
-              "model can try to guess which rows it was trained on.",
+    seconds = _seconds(network, standardised(rows, fill, mean, std), method, sum(len(party.labels) for party in parties), workers)
+    also = ", the means and the deviations of the server's features" if method.scale == "standard" else \
+        ", the means of the server's features" if method.impute else ""  # fmt: skip
+    learns = [f"A party learns the classifier, the class names{also}: who has a model can try to guess its training rows.",
               "The server learns " + (f"{COUNTS.replace('this', 'each')}, and nothing else." if method.counts else
                                       "nothing about any party's rows, nor how many there are."),
               "Parties learn nothing of each other."]  # fmt: skip

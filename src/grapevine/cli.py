@@ -82,7 +82,12 @@ def main(debug: bool) -> None:
 @click.option("--preset", default="code", type=click.Choice(["code", "paper"]), help="As the authors' code, or as the paper.")
 @click.option("--baselines", is_flag=True, help="Also label by Gaussian heads and by the nearest own labelled row, to compare.")
 @click.option("--seed", type=int, help="Repeats exactly; hyperplanes are then not secret.")
-@click.option("--workers", default=min(2, os.cpu_count() or 1), help="Parties computed side by side; never changes the result.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=min(2, os.cpu_count() or 1),
+    help="Parties computed side by side; never changes the result.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
 @click.option("--out", metavar="DIR", help="A new folder for the results.")
 def label(parties: tuple[str, ...], label_column: str | None, id_column: str | None, features: str | None, truth: str | None,

@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 @click.option("--embed", metavar="efficientnet-lite0|RUN", help="Features of images, or of a finished train run.")
 @click.option("--counts", is_flag=True, help="Parties tell the server how many rows they kept, mended and set aside.")
 @click.option("--seed", default=0, help="Everything random depends on it alone.")
-@click.option("--workers", default=min(2, os.cpu_count() or 1), help="Parties computed side by side; never changes the result.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=min(2, os.cpu_count() or 1),
+    help="Parties computed side by side; never changes the result.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would travel, what it reveals, and how long it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Print result.json (with --dry-run: the plan) instead of tables.")
 @click.option("--out", metavar="DIR", help="A new folder for the results.")
@@ -61,7 +66,7 @@ def clean(parties: tuple[str, ...], server: str, label_column: str | None, id_co
         job.require_new(out)
     columns = [name.strip() for name in features.split(",")] if features else None
     own, read = job.read_files(server, parties, label_column, id_column, columns, truth, impute, embed)
-    method = job.make_method(own, **settings)
+    method = job.make_method(own, impute=impute, **settings)
     model = model or job.default_model(own, embed)
     if dry_run:
         plan = job.plan(own, read, method, model, seed, workers)

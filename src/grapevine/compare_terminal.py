@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 from rich import box
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from grapevine.compare_table import COLUMNS, notes, rows_of, seconds, used_columns
 from grapevine.comparison import Comparison, Standing
-from grapevine.terminal import PLAIN_SECONDS, console
+from grapevine.terminal import PLAIN_SECONDS, console, words
 
 # In the order in which they are worth a place; what does not fit is on the page and in table.md.
 WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best",
@@ -49,8 +49,8 @@ class CompareBar:
                 print("compare: " + "; ".join(filter(None, told)), flush=True)
             return
         if self._progress is None:
-            columns = (TextColumn("{task.fields[runs]}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"),
-                       TextColumn("{task.fields[note]}"))  # fmt: skip
+            columns = (words("{task.fields[runs]}"), BarColumn(), TimeElapsedColumn(), words("{task.fields[left]}"),
+                       words("{task.fields[note]}"))  # fmt: skip
             self._progress = Progress(*columns, console=console)
             self._progress.start()
             self._task = self._progress.add_task("compare", total=standing.rounds_in_all, runs="", left="", note="")
@@ -71,8 +71,8 @@ def show_comparison(made: Comparison) -> None:
             table.add_row(*(_shown(row, name) for name in names), style=style)
         console.print(table)
         for note in notes(made.data, cell):
-            console.print(note, soft_wrap=True, markup=False)
-    console.print(f"Everything is in {made.out} (open {made.out / 'report.html'}).", soft_wrap=True, markup=False)
+            console.print(note, soft_wrap=True)
+    console.print(f"Everything is in {made.out} (open {made.out / 'report.html'}).", soft_wrap=True)
 
 
 def _shown(row: dict[str, Any], name: str) -> str:

@@ -101,6 +101,12 @@ def add(a: Weights, b: Weights, scale: float = 1.0) -> Weights:
     return {name: (value + scale * b[name]).to(value.dtype) if name in b else value for name, value in a.items()}
 
 
+def require_finite(model: Network, how: str) -> None:
+    """A model of the server's that diverged would set every row aside, or none."""
+    if not all(w.isfinite().all() for w in model.state().values()):
+        raise Mistake(f"the server's model diverged with its {how}: take a smaller one.")
+
+
 # ---------------------------------------------------------------- evaluation
 
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console(highlight=False)
+console = Console(highlight=False, markup=False)  # names of parties and classes may hold square brackets
+words = partial(TextColumn, markup=False)
 PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
 
@@ -27,8 +29,8 @@ class Bar:
 
     def __enter__(self) -> Bar:
         if sys.stdout.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
-                       TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))  # fmt: skip
+            columns = (words("{task.description}"), BarColumn(), words("{task.completed}/{task.total}"),
+                       TimeElapsedColumn(), TimeRemainingColumn(), words("{task.fields[note]}"))  # fmt: skip
             self._progress = Progress(*columns, console=console)
             self._progress.start()
             self._task = self._progress.add_task(self.title, total=None, note="")
@@ -56,9 +58,9 @@ class StepBar:
     def __enter__(self) -> StepBar:
         if sys.stdout.isatty():
             columns = (
-                TextColumn("{task.description}"),
+                words("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
+                words("{task.completed}/{task.total}"),
                 TimeElapsedColumn(),
             )
             self._progress = Progress(*columns, console=console)
@@ -105,7 +107,7 @@ def download_bar(title: str) -> Iterator[Callable[[int, int | None], None] | Non
     if not sys.stdout.isatty():
         yield None
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console) as bar:
+    with Progress(words("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import fit
@@ -23,6 +24,9 @@ class Alone(Method):
     lr: float = param(0.1, "η", "learning rate")
     epochs: int = param(5, "E", "passes over the labelled rows per round")
     batch: int = param(50, "B", "batch size")
+
+    def check(self, server: Server) -> None:
+        bases.check_fields(self, dict(epochs=1, batch=1), above=["lr"])
 
     @step
     def train(self, client: Client, round: int) -> dict:
@@ -61,6 +65,7 @@ class ServerOnly(Method):
     batch: int = param(50, "B", "batch size")
 
     def check(self, server: Server) -> None:
+        bases.check_fields(self, dict(epochs=1, batch=1), above=["lr"])
         if server.data is None or not len(server.data):
             raise Mistake("server-only needs labels at the server: say --labels server:500.")
 

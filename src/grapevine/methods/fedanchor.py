@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine import alternate, wire
+from grapevine import alternate, bases, wire
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
+from grapevine.errors import Mistake
 from grapevine.heads import TwoHeads
 from grapevine.learn import Weights, average
 from grapevine.models import Network
@@ -54,7 +55,7 @@ class FedAnchor(Method):
     pretrain: int = param(5, "", "passes over the anchors before the first round, of both losses")
     pretrain_lr: float = param(0.05, "", "learning rate of the pre-training")
     lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds")
-    momentum: float = param(0.9, "", "Nesterov momentum of SGD, forgotten between rounds")
+    momentum: float = param(0.9, "", "Nesterov momentum of SGD, forgotten between rounds, at the server between epochs")
     weight_decay: float = param(5e-4, "", "L2 penalty")
     clip: float = param(1.0, "", "longest gradient")
     epochs: int = param(5, "E", "passes over the fix set per round")
@@ -68,10 +69,11 @@ class FedAnchor(Method):
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        alternate.check_range(self, -1, 1, "threshold")
-        alternate.check_range(self, 0, 1, "momentum")
-        alternate.check_least(self, width=1, temperature=0.003, ensembles=0, mix=0, pretrain=0, epochs=1, batch=1,
-                              server_epochs=0, server_batch=0, contrastive_batch=0)  # fmt: skip
+        if not -1 <= self.threshold <= 1:
+            raise Mistake(f"fedanchor: threshold={self.threshold:g} is no cosine: take −1 to 1, as in --set threshold=0.6.")
+        least = dict(width=1, temperature=0.003, ensembles=0, mix=0, pretrain=0, epochs=1, batch=1, server_epochs=0)
+        least |= dict(server_batch=0, contrastive_batch=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr", "pretrain_lr", "clip", "beta"], shares=["momentum"])
 
     def latent(self, model: Network, x: Tensor) -> Tensor:
         """z: the anchor head's output, or in the ablation the features."""

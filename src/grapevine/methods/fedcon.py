@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grapevine import alternate
+from grapevine import alternate, bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.heads import Projected
@@ -54,8 +54,8 @@ class FedCon(Method):
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        alternate.check_range(self, 0, 1, "ema", "momentum", "server_momentum")
-        alternate.check_least(self, hidden=1, epochs=1, batch=1, server_epochs=1, server_batch=1, ramp=0)
+        least = dict(hidden=1, epochs=1, batch=1, server_epochs=1, server_batch=1, ramp=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr", "server_lr"], shares=["ema", "momentum", "server_momentum"])
 
     # ------------------------------------------------------------ client
 

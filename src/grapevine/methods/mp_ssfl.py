@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.datasets import hold_out, image_scale
 from grapevine.data.rows import Rows, Scale
 from grapevine.errors import Mistake
-from grapevine.learn import average, fit
+from grapevine.learn import average, fit, require_finite
 from grapevine.models import Network
 
 KEPT, MENDED, ASIDE = 0, 1, 2
@@ -56,6 +57,11 @@ def check_thresholds(name: str, tau: float, upsilon: float) -> None:
                       "server's model gives less than half.")  # fmt: skip
 
 
+def check_epochs(epochs: int) -> None:
+    if epochs < 1:
+        raise Mistake(f"epochs is {epochs}: take at least 1, as in --epochs 30.")
+
+
 @torch.no_grad()
 def probabilities(model: Network, rows: Rows, known: Tensor, batch: int = 500) -> Tensor:
     """Class probabilities of rows, among the classes that the server knows."""
@@ -71,6 +77,7 @@ def train_classifier(server: Server, rows: Rows, lr: float, epochs: int, batch: 
     """Stage 1: the classifier's weights from the server's rows, and which classes it has seen."""
     model = server.model()
     fit(model, rows, lr, epochs, server.rng("classifier"), batch)
+    require_finite(model, f"lr of {lr:g}")
     known = torch.bincount(rows.y, minlength=len(server.classes)) > 0
     return model.state(), known
 
@@ -96,6 +103,7 @@ class MPSSFL(Method):
 
     def check(self, server: Server) -> None:
         check_thresholds(self.name, self.tau, self.upsilon)
+        bases.check_fields(self, dict(server_epochs=1, server_batch=1, epochs=1, batch=1), above=["lr", "server_lr"])
         if server.data is None or len(server.data.y.unique()) < 2:
             raise Mistake("mp-ssfl: the server's rows must be of two classes at least: say --labels server:500,clients:all.")
 
@@ -127,9 +135,7 @@ class MPSSFL(Method):
 
     def relevant(self, client: Client) -> Rows:
         data = client.data
-        found = client.memory.get("decided")
-        if found is None:  # the client missed the decision: nothing is known to be relevant
-            return data.labelled.take(torch.empty(0, dtype=torch.int64))
+        found = client.memory["decided"]
         index = torch.cat([data.labelled.index, data.unlabelled.index])
         all_rows = Rows(data.labelled.x, index, found["label"], data.labelled.scale, data.labelled.device, data.labelled.mirror)
         return all_rows.take(torch.nonzero(found["action"] != ASIDE).flatten())
@@ -142,20 +148,27 @@ class MPSSFL(Method):
         replies = server.ask(self.decide, classifier=classifier, known=known)
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
-        return dict(weights=server.model().state(), round=0)
+        decided = {id: True for id in replies}
+        return dict(weights=server.model().state(), classifier=classifier, known=known, decided=decided, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        chosen = server.sample(state["round"])
+        chosen, decided = server.sample(state["round"]), state["decided"]
+        late = [id for id in chosen if id not in decided]  # whoever missed the decision is asked when it is chosen
+        if late:
+            found = server.ask(self.decide, to=late, classifier=state["classifier"], known=state["known"])
+            decided = decided | {id: True for id in found}
+        chosen = [id for id in chosen if id in decided]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         server.note(nothing_relevant=sum(not reply["n"] for reply in replies.values()))
-        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
+        weights = average(replies, otherwise=state["weights"])
+        return dict(state, weights=weights, decided=decided, round=state["round"] + 1)
 
 
 # ---------------------------------------------------------------- the clean job
 
 
 def moments(x: Tensor, scale: str) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of features (of the channels of images), which travel with the classifier.
+    """Mean and deviation of features (of the channels of images), which travel with the classifier; for `scale` none 0 and 1.
 
     Missing values do not count. A feature that never changes at the server has no weight in its classifier, and a deviation of ∞:
     it is 0 after scaling, whatever a party has there.
@@ -173,11 +186,17 @@ def moments(x: Tensor, scale: str) -> tuple[Tensor, Tensor]:
     return mean, torch.where(std <= 1e-12 * wide.nan_to_num().abs().amax(0), torch.inf, std)
 
 
-def standardised(rows: Rows, mean: Tensor, std: Tensor) -> Rows:
-    """Rows by the server's moments; a missing value becomes the mean. In float64: as float32, dates would look alike."""
+def fill_values(x: Tensor) -> Tensor:
+    """What stands for a missing value: the mean of what the server has there, 0 if it has nothing."""
+    return x.double().nanmean(0).nan_to_num()
+
+
+def standardised(rows: Rows, fill: Tensor, mean: Tensor, std: Tensor) -> Rows:
+    """Rows by the server's moments; `fill`, if given, for missing values. In float64: as float32, dates would look alike."""
     if rows.x.dim() == 4:
         return replace(rows, scale=Scale(1 / 255, mean, std))
-    return replace(rows, x=((rows.x.double() - mean) / std).nan_to_num().float())
+    x = torch.where(rows.x.isnan(), fill, rows.x.double()) if len(fill) else rows.x.double()
+    return replace(rows, x=((x - mean) / std).nan_to_num().float())
 
 
 @dataclass(frozen=True)
@@ -194,26 +213,26 @@ class Clean(Method):
     batch: int = param(10, "", "batch size at the server")
     lr: float = param(0.05, "", "learning rate at the server")
     scale: str = param("standard", "", "features by the server's means and deviations, or none: as they are")
+    impute: bool = param(False, "", "missing features become the server's mean")
     counts: bool = param(False, "", "parties tell how many rows they kept, mended and set aside")
 
     def check(self, server: Server) -> None:
         check_thresholds(self.name, self.tau, self.upsilon)
         if self.scale not in ("standard", "none"):
             raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
-        if self.epochs < 1:
-            raise Mistake(f"epochs is {self.epochs}: take at least 1, as in --epochs 30.")
+        check_epochs(self.epochs)
         if server.data is None or len(server.data.y.unique()) < 2:
             raise Mistake("clean: the server's rows must be of two classes at least, to tell them apart.")
 
     # ------------------------------------------------------------ party
 
     @step
-    def decide(self, client: Client, classifier: dict, classes: dict, mean: Tensor, std: Tensor) -> dict:
+    def decide(self, client: Client, classifier: dict, classes: dict, fill: Tensor, mean: Tensor, std: Tensor) -> dict:
         """Lines 1–15. What is found stays in memory, labelled rows first. A label unknown to the server is class C here."""
         data, number = client.data, {name: int(i) for i, name in classes.items()}
         rows = replace(data.labelled, index=torch.cat([data.labelled.index, data.unlabelled.index]))
         known = torch.ones(len(number), dtype=torch.bool)
-        p = probabilities(client.model(classifier), standardised(rows, mean, std), known)
+        p = probabilities(client.model(classifier), standardised(rows, fill, mean, std), known)
         p = p.clamp(min=torch.finfo(p.dtype).tiny)  # a known class has a finite loss, however unlikely it is
         own = torch.tensor([number.get(name, len(number)) for name in data.classes], dtype=torch.int64)
         y = torch.cat([own[data.labelled.y], data.unlabelled.y])
@@ -226,11 +245,16 @@ class Clean(Method):
 
     def setup(self, server: Server) -> dict:
         """Stage 1: the classifier, and how far to trust it."""
-        mean, std = moments(server.data.x[server.data.index], self.scale)
-        rows = standardised(server.data, mean, std)
+        own = server.data.x[server.data.index]
+        fill, (mean, std) = self.fill(own), moments(own, self.scale)
+        rows = standardised(server.data, fill, mean, std)
         classifier, _ = train_classifier(server, rows, self.lr, self.epochs, self.batch)
         classes = dict(enumerate(server.classes))
-        return dict(classifier=classifier, classes=classes, mean=mean, std=std, expected=self.expected(server, rows))
+        expected = self.expected(server, rows)
+        return dict(classifier=classifier, classes=classes, fill=fill, mean=mean, std=std, expected=expected)
+
+    def fill(self, x: Tensor) -> Tensor:
+        return fill_values(x) if self.impute else torch.empty(0, dtype=torch.float64)
 
     def expected(self, server: Server, rows: Rows) -> dict:
         """A second classifier on four fifths of the rows, tried on the rest: rows, right, sure (τ), right of these."""
@@ -242,7 +266,7 @@ class Clean(Method):
         return dict(n=len(test), right=int(right.sum()), sure=int(sure.sum()), sure_right=int((sure & right).sum()))
 
     def round(self, server: Server, state: dict) -> dict:
-        told = {name: state[name] for name in ("classifier", "classes", "mean", "std")}
+        told = {name: state[name] for name in ("classifier", "classes", "fill", "mean", "std")}
         replies = server.ask(self.decide, **told)
         counts = {id: reply["counts"] for id, reply in replies.items() if self.counts}
         return dict(state, counts=counts, answered={i: id for i, id in enumerate(replies)})

@@ -18,6 +18,7 @@ relevant stays in its memory as "relevant", one truth value per labelled row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine import alternate
-from grapevine.core import Client, Method, Server, param, step
+from grapevine import bases
+from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.heads import linear
-from grapevine.learn import average, fit
+from grapevine.learn import average, fit, require_finite
 from grapevine.models import Network
 from grapevine.semi import one_hot
 
@@ -69,7 +70,7 @@ class Tuor(Method):
             raise Mistake(
                 f"tuor: benchmark={self.benchmark:g} is a share of the server's rows: take 0 to 1, as in benchmark=0.7."
             )
-        alternate.check_least(self, server_epochs=1, server_batch=1, epochs=1, batch=1)
+        bases.check_fields(self, dict(server_epochs=1, server_batch=1, epochs=1, batch=1), above=["lr", "server_lr"])
         if server.data is None or min(parts := self._parts(server)) < 1:
             n = 0 if server.data is None else sum(parts)
             raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
@@ -87,33 +88,42 @@ class Tuor(Method):
 
     @step
     def select(self, client: Client, threshold: float) -> dict:
-        if "losses" in client.memory:
-            client.memory["relevant"] = client.memory["losses"] <= threshold
+        client.memory["relevant"] = client.memory["losses"] <= threshold
         return {}
 
     @step
     def train(self, client: Client, weights: dict, round: int) -> dict:
-        rows = client.data.labelled
-        relevant = client.memory.get("relevant", torch.zeros(len(rows), dtype=torch.bool))
-        return train_on(client, self, weights, rows.take(torch.nonzero(relevant).flatten()), round)
+        rows = client.data.labelled.take(torch.nonzero(client.memory["relevant"]).flatten())
+        return train_on(client, self, weights, rows, round)
 
     def setup(self, server: Server) -> dict:
         order = torch.randperm(len(server.data), generator=server.rng("benchmark"))
         first, rest = (server.data.take(at) for at in order.split(self._parts(server)))
         model = server.model()
         fit(model, first, self.server_lr, self.server_epochs, server.rng("train benchmark"), self.server_batch)
+        require_finite(model, f"server_lr of {self.server_lr:g}")
         replies = server.ask(self.measure, benchmark=model.state())
         theirs = torch.cat([torch.empty(0), *(reply["losses"] for reply in replies.values())])
         if not len(theirs):
             raise Mistake("tuor: no client has a labelled row: say --labels server:500,clients:all.")
         threshold = loss_threshold(losses(model, rest).numpy(), theirs.numpy())
         server.note(threshold=threshold)
-        server.ask(self.select, threshold=threshold)
-        return dict(weights=server.model().state(), round=0)
+        told = dict(benchmark=model.state(), threshold=threshold)
+        return dict(told, weights=server.model().state(), selected=self._select(server, threshold, replies), round=0)
+
+    def _select(self, server: Server, threshold: float, measured: Iterable[Id]) -> dict[Id, bool]:
+        return {id: True for id in server.ask(self.select, to=list(measured), threshold=threshold)}
 
     def round(self, server: Server, state: dict) -> dict:
-        replies = server.ask(self.train, to=server.sample(state["round"]), weights=state["weights"], round=state["round"])
-        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
+        chosen, selected = server.sample(state["round"]), state["selected"]
+        late = [id for id in chosen if id not in selected]  # whoever missed the selection makes it when it is chosen
+        if late:
+            measured = server.ask(self.measure, to=late, benchmark=state["benchmark"])
+            selected = selected | self._select(server, state["threshold"], measured)
+        chosen = [id for id in chosen if id in selected]
+        replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
+        weights = average(replies, otherwise=state["weights"])
+        return dict(state, weights=weights, selected=selected, round=state["round"] + 1)
 
 
 def loss_threshold(benchmark: np.ndarray, clients: np.ndarray, candidates: int = CANDIDATES) -> float:
@@ -154,7 +164,7 @@ class RDS(Method):
     batch: int = param(50, "B", "batch size of the clients")
 
     def check(self, server: Server) -> None:
-        alternate.check_least(self, hidden=1, window=1, epochs=1, batch=1)
+        bases.check_fields(self, dict(hidden=1, window=1, epochs=1, batch=1), above=["lr", "selector_lr"])
         if server.data is None or not len(server.data):
             raise Mistake("rds needs labels at the server for its rewards: say --labels server:500,clients:all.")
 

@@ -3,8 +3,8 @@ NeurIPS 2022, Algorithm 1. Clients without labels train on what the global model
 turn.
 
 A round: the server sends the model with the statistics of its static batch normalisation; a client labels one weak view of
-every row once, in evaluation mode; rows from the threshold on are its fix set, and as many drawn from all its rows its mix
-set; it trains on both; the server averages uniformly, with momentum, and then trains on its own labels.
+every row once, in evaluation mode; rows from the threshold on are its fix set, and as many drawn from all its rows (for each
+batch anew) its mix set; it trains on both; the server averages uniformly, with momentum, and then trains on its own labels.
 
 Departures: statistics are those of the round's clients and of the server, taken after the server has trained (the authors'
 code takes all clients'); they are sums of activations per channel, sent in the clear. A client with an empty fix set is left
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine import alternate
+from grapevine import alternate, bases
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, average, parameter_names, subtract
@@ -56,8 +56,8 @@ class SemiFL(Method):
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        alternate.check_range(self, 0, 1, "threshold", "global_momentum", "momentum")
-        alternate.check_least(self, epochs=1, batch=1, server_epochs=0, server_batch=0, pretrain=0, mix=0)
+        least = dict(epochs=1, batch=1, server_epochs=0, server_batch=0, pretrain=0, mix=0, weight_decay=0)
+        bases.check_fields(self, least, above=["lr", "clip", "beta"], shares=["threshold", "global_momentum", "momentum"])
 
     # ------------------------------------------------------------ client
 
