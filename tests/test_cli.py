@@ -150,6 +150,51 @@ def test_images_with_a_trained_run(tmp_path, monkeypatch, digits):
     assert not Path("other.csv").exists()
 
 
+def test_predict_takes_columns_by_name(wine):
+    header, *rows = read("north.csv")
+    header = [*header[1:-2], "kind", "site"]
+    rows = [[*row[1:-2], row[-1], "ab"[i % 2]] for i, row in enumerate(rows)]
+    write("all.csv", [header, *rows])
+    done = grapevine("train", "fedavg", "--data", "all.csv", "--label", "kind", "--party", "site", "--rounds", 5, "--out", "run")
+    assert done.exit_code == 0, done.output
+    write("turned.csv", [list(reversed(row)) for row in (header, *rows)])
+    for name in ("all", "turned"):
+        done = grapevine("predict", "run", f"{name}.csv", "--out", f"{name}-labels.csv")
+        assert done.exit_code == 0, done.output
+    assert read("all-labels.csv") == read("turned-labels.csv")
+    write("renamed.csv", [["zz", *header[1:]], *rows])
+    bad = grapevine("predict", "run", "renamed.csv", "--out", "no.csv")
+    assert bad.exit_code == 2 and f"renamed.csv has no column {header[0]!r}" in bad.stderr
+
+
+BAD_WORDS = [
+    (["train", "fedavg", "--data", "digits", "--clients", "0", "--out", "o"], "--clients 0: there must be at least 1 client"),
+    (["data", "show", "--data", "digits", "--clients", "0"], "--clients 0: there must be at least 1 client"),
+    (["train", "fedavg", "--data", "digits", "--rounds", "1", "--out", "north.csv"], "north.csv cannot be a folder"),
+    (
+        ["compare", "fedavg", "--data", "digits", "--rounds", "1", "--seeds", "1", "--out", "north.csv"],
+        "north.csv cannot be a folder",
+    ),
+    (["compare", "fedavg", "--data", "digits", "--target", "80", "--out", "o"], "--target 80 is no accuracy: take 0 to 1"),
+    (["data", "show", "--data", "digits", "--picture", "a.xyz"], "a.xyz is not the name of a picture"),
+    (["data", "show", "--data", "digits", "--picture", "nodir/a.png"], "there is no folder nodir for a.png"),
+    (["train", "fedavg", "--data", "digits", "--seed", "9" * 23, "--out", "o"], "is not in the range"),
+    (["train", "north.csv:Foo", "--data", "digits", "--out", "o"], "there is no Python file 'north.csv'"),
+    (
+        ["train", "fedavg", "--data", "north.csv", "--label", "cultivar", "--out", "o"],
+        "take the column out, or say --party bottle if",
+    ),
+    (["label", "north.csv", "south.csv", "--label", "cultivar", "--out", "east.csv"], "east.csv is a file: take another --out"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), BAD_WORDS, ids=lambda each: " ".join(each[:2]) if isinstance(each, list) else "")
+def test_bad_words_are_answered_with_a_sentence(wine, words, sentence):
+    bad = grapevine(*words)
+    assert bad.exit_code == 2 and sentence in bad.stderr and "Traceback" not in bad.stderr
+    assert not Path("o").exists()
+
+
 def test_what_is_odd_is_said_and_does_not_stop(wine):
     change("north.csv", 1, "cultivar", "Class 0")  # class_0 elsewhere
     rows = read("east.csv")

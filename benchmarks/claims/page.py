@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from grapevine import methods
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
@@ -87,11 +89,29 @@ def section(name: str, result: dict[str, Any]) -> str:
         f"**Claim.** {result['claim']}",
         f"**Here.** {result['why']}",
         f"**Setting.** `{result['setting']}`, {result['seeds']} seeds.",
+        *chosen(result["numbers"]),
         "**Numbers.**\n\n" + table(result["numbers"]),
         f"**The paper's.** {spoken(result['paper_numbers'])}",
         f"`{result['command']}`, commit {result['commit']}, {result['date']}, {result['cores']} cores.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def chosen(numbers: dict[str, Any]) -> list[str]:
+    """The fields that trials chose, where they are not the method's defaults: what `--set` would say."""
+    lines = []
+    for where, each in numbers.items():
+        told = []
+        for method, settings in each.get("settings chosen", {}).items() if isinstance(each, dict) else ():
+            usual = methods.find(method)().settings()
+            fields = [f"{name}={_text(value)}" for name, value in settings.items() if value != usual.get(name)]
+            told.append(f"`{method}:{','.join(fields)}`" if fields else f"`{method}`")
+        lines += [f"- {where}: {', '.join(told)}"] if told else []
+    return ["**Fields chosen**, where they are not the defaults:\n\n" + "\n".join(lines)] if lines else []
+
+
+def _text(value: Any) -> str:
+    return str(value["kind"] if isinstance(value, dict) else value).lower() if isinstance(value, (dict, bool)) else f"{value}"
 
 
 def table(numbers: dict[str, Any]) -> str:

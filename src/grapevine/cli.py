@@ -14,7 +14,7 @@ import click
 
 from grapevine import __version__, cli_clean, cli_compare, cli_parties, cli_report
 from grapevine.errors import Mistake
-from grapevine.flags import experiment_flags, json_flag, make_split, out_flag, read_settings
+from grapevine.flags import SEED, experiment_flags, json_flag, make_split, out_flag, read_settings
 
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 
@@ -81,7 +81,7 @@ def main(debug: bool) -> None:
 @click.option("--groups", default=1, metavar="N", help="Label in N separate groups of parties: cheaper, less exact.")
 @click.option("--preset", default="code", type=click.Choice(["code", "paper"]), help="As the authors' code, or as the paper.")
 @click.option("--baselines", is_flag=True, help="Also label by Gaussian heads and by the nearest own labelled row, to compare.")
-@click.option("--seed", type=int, help="Repeats exactly; hyperplanes are then not secret.")
+@click.option("--seed", type=SEED, help="Repeats exactly; hyperplanes are then not secret.")
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -149,7 +149,7 @@ def command_line() -> str:
 @main.command()
 @click.argument("method")
 @experiment_flags
-@click.option("--seed", default=0, help="Everything random depends on it alone.")
+@click.option("--seed", type=SEED, default=0, help="Everything random depends on it alone.")
 @click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="A field of the method (`grapevine methods NAME`).")
 @click.option(
     "--runtime",
@@ -205,7 +205,7 @@ main.add_command(cli_report.report)
 @click.argument("run", metavar="RUN")
 @click.argument("file")
 @click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
-@click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [all].")
+@click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [those of training, by name].")
 @click.option("--method", metavar="FILE.py:CLASS", help="The method's own file, if the run's method is in no table.")
 @click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
 def predict(run: str, file: str, id_column: str | None, features: str | None, method: str | None, out: str) -> None:
@@ -282,7 +282,7 @@ def data_list(data_dir: str | None, as_json: bool) -> None:
 
 @data.command("show")
 @experiment_flags
-@click.option("--seed", default=0, help="The split's seed.")
+@click.option("--seed", type=SEED, default=0, help="The split's seed.")
 @click.option("--picture", metavar="FILE", help="Draw the split: a .png or .svg.")
 @json_flag
 def data_show(seed: int, picture: str | None, as_json: bool, **flags: Any) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from grapevine.flags import SEED
+
 if TYPE_CHECKING:
     from grapevine.cleaning import CleanResult
     from grapevine.terminal import StepBar
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--impute", is_flag=True, help="Missing features become the server's mean.")
 @click.option("--embed", metavar="efficientnet-lite0|RUN", help="Features of images, or of a finished train run.")
 @click.option("--counts", is_flag=True, help="Parties tell the server how many rows they kept, mended and set aside.")
-@click.option("--seed", default=0, help="Everything random depends on it alone.")
+@click.option("--seed", type=SEED, default=0, help="Everything random depends on it alone.")
 @click.option(
     "--workers",
     type=click.IntRange(1),

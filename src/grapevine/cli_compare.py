@@ -18,7 +18,7 @@ from grapevine.flags import experiment_flags, json_flag, out_flag, read_settings
 @click.option("--seeds", default=3, help="How many: 0, 1, … The split of a seed is the same for all methods.")
 @click.option("--set", "settings", multiple=True, metavar="[METHOD.]FIELD=VALUE", help="A field of all that have it, or of one.")
 @click.option("--vary", multiple=True, metavar="FLAG=A,B,C", help="A cell for each value: labels, partition, clients, flip, …")
-@click.option("--target", type=float, metavar="ACCURACY", help="Rounds and bytes to reach it [that of labelled rows only].")
+@click.option("--target", type=float, metavar="SHARE", help="Rounds and bytes to reach it [that of labelled rows only].")
 @click.option("--latex", is_flag=True, help="Write table.tex as well.")
 @click.option("--resume", is_flag=True, help="Go on with DIR: only what is missing is run.")
 @json_flag

@@ -13,7 +13,7 @@ import click
 
 from grapevine import __version__
 from grapevine.errors import Mistake
-from grapevine.flags import json_flag
+from grapevine.flags import SEED, json_flag
 
 PORT = 8443
 
@@ -59,7 +59,7 @@ def _names(text: str | None) -> list[str]:
 @click.option("--per-round", type=int, help="train: parties chosen in a round [all].")
 @click.option("--wait", type=float, metavar="SECONDS", help="For the parties to come [3600].")
 @click.option("--step-timeout", type=float, metavar="SECONDS", help="For one exchange; who is later is left out [600].")
-@click.option("--seed", type=int, help="Only with --reproducible.")
+@click.option("--seed", type=SEED, help="Only with --reproducible.")
 @click.option("--reproducible", is_flag=True, default=None, help="Repeats exactly; hyperplanes are then not secret.")
 def host(folder: str, invited: tuple[str, ...], again: bool, **flags: Any) -> None:
     """Host a federation in DIR: open a port, wait for the parties, run the job, write results/, stop.
@@ -113,13 +113,15 @@ def new_table(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     else:
         settings = read_settings(given.get("settings", ()))
     quorum = given.get("quorum", max(2, -(-2 * len(parties) // 3)))
+    training = {}  # what a label job does not have is not written, and nobody agrees to it
+    if job == "train":
+        training = dict(scale=scale, rounds=given.get("rounds", 10), per_round=given.get("per_round", max(2, len(parties))),
+                        model=given.get("model", "mlp"), norm=given.get("norm"))  # fmt: skip
     return dict(
         name=given.get("name", folder.resolve().name), version=__version__, job=job,
         method="label" if job == "label" else given.get("method", "fedavg"), settings=settings,
-        classes=_names(given.get("classes")), features=_features(given), scale="none" if job == "label" else scale,
-        parties=parties, quorum=quorum, rounds=given.get("rounds", 10) if job == "train" else 1,
-        per_round=given.get("per_round", max(2, len(parties))), model=given.get("model", "mlp"), norm=given.get("norm"),
-        reproducible=bool(given.get("reproducible")), seed=given.get("seed"),
+        classes=_names(given.get("classes")), features=_features(given), parties=parties, quorum=quorum,
+        **training, reproducible=bool(given.get("reproducible")), seed=given.get("seed"),
         address=given.get("address", socket.getfqdn()), port=given.get("port", PORT), bind=given.get("bind", "0.0.0.0"),
         timeouts=dict(join=given.get("wait", 3600.0), confirm=given.get("wait", 3600.0), online=120.0,
                       step=given.get("step_timeout", 600.0)),

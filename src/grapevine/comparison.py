@@ -152,6 +152,8 @@ def compare(
         raise Mistake("--seeds is 0, and must be 1 or more.")
     if workers < 1:
         raise Mistake(f"workers is {workers}, and must be 1 or more.")
+    if target is not None and not 0 <= target <= 1:
+        raise Mistake(f"--target {target:g} is no accuracy: take 0 to 1, as in --target 0.8.")
     plan = Plan(methods, flags, chosen, dict(vary or {}), dict(set or {}), target, latex, Path(out), command, bounds)
     return plan.run(resume, progress or (lambda standing: None))
 
@@ -292,10 +294,11 @@ class Plan:
         if there and (self.out / "compare.json").exists():
             self._same(load(self.out).data)
         from grapevine.runs import lock
+        from grapevine.store import make_folder
 
         self._check_settings()
         new = not self.out.exists()
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_folder(self.out)
         with lock(self.out / "lock"):
             try:
                 splits = self._splits()

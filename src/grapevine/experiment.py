@@ -29,7 +29,7 @@ from grapevine.data.split import Split
 from grapevine.errors import Mistake
 from grapevine.runs import Model, lock, peak_memory_mb, save_model, save_tensors
 from grapevine.simulate import Fault, Simulation
-from grapevine.store import FileStore, RamStore, write_atomically
+from grapevine.store import FileStore, RamStore, make_folder, write_atomically
 
 CHECKPOINT_SECONDS = 2.0  # no more often than this, so that short rounds are not slowed by the disk
 EVALUATIONS = 50  # of a long run, when nothing else is said
@@ -112,13 +112,13 @@ class Experiment:
         """Make the folder ours: a new one, or with `resume` one that the same settings began and nobody is working in."""
         if self.out is None:
             return nullcontext()
-        if self.out.exists() and any(self.out.iterdir()):
+        if self.out.is_dir() and any(self.out.iterdir()):
             if not resume:
                 raise Mistake(f"{self.out} exists and is not empty: take another --out, or --resume to go on with it.")
             if not (self.out / "settings.json").exists():
                 raise Mistake(f"{self.out} holds no run of Grapevine: take another --out.")
             self._same_run()
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_folder(self.out)
         claim = lock(self.out / "lock")
         for left in self.out.rglob(".writing-*"):  # of a process that was killed
             left.unlink()
@@ -374,7 +374,8 @@ class _Driver:
         model = None
         if not self.method.personal:
             data = self.split.dataset
-            model = Model(self.method, self.source.new(None, Meter()), shared, data.classes, data.scale, tuple(data.x.shape[1:]))
+            network, shape = self.source.new(None, Meter()), tuple(data.x.shape[1:])
+            model = Model(self.method, network, shared, data.classes, data.scale, shape, data.features)
         if self.e.out:
             if model and isinstance(self.e.model, str):
                 save_model(self.e.out / "model.safetensors", model, self.e.model, self.e.norm, self.e.seed)

@@ -217,11 +217,11 @@ class HostSetup:
 
     @property
     def rounds(self) -> int:
-        return self.table["rounds"]
+        return self.table.get("rounds", 1)  # the label job has one, and says nothing of it
 
     @property
     def per_round(self) -> int:
-        return self.table["per_round"]
+        return self.table.get("per_round", len(self.table["parties"]))
 
     @property
     def timeout(self) -> float:
@@ -375,7 +375,7 @@ def own_scale(x: np.ndarray, table: Mapping[str, Any]) -> Scale:
     from grapevine.data.rows import Scale
 
     width = x.shape[1]
-    return table_scale(torch.from_numpy(x)) if table["scale"] == "own" else Scale(1.0, torch.zeros(width), torch.ones(width))
+    return table_scale(torch.from_numpy(x)) if table.get("scale") == "own" else Scale(1.0, torch.zeros(width), torch.ones(width))
 
 
 def run_job(server: Server, setup: HostSetup, folder: str | Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def experiment_flags(command: Callable) -> Callable:
     return command
 
 
+SEED = click.IntRange(-(2**63), 2**63 - 1)
 out_flag = click.option("--out", required=True, metavar="DIR", help="A new folder for the results.")
 json_flag = click.option("--json", "as_json", is_flag=True, help="For machines.")
 
@@ -69,7 +70,7 @@ def make_split(flags: dict[str, Any], seed: int, loaded: tuple[Dataset, Dataset 
         return data.Split.load(flags["split_file"], dataset, foreign)
     names = ("labels", "flip", "irrelevant", "validation")
     partition = flags["partition"] or ("natural" if flags["party"] else "iid")
-    clients = flags["clients"] if flags["clients"] or partition == "natural" else 100
+    clients = 100 if flags["clients"] is None and partition != "natural" else flags["clients"]
     return dataset.split(
         clients=clients, partition=partition, **{name: flags[name] for name in names}, foreign=foreign, seed=seed
     )

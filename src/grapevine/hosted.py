@@ -174,5 +174,5 @@ def _save_model(server: Server, setup: HostSetup, state: dict, path: Path) -> No
     """The model for features as the networks saw them; a party puts its own scaling in when it fetches it."""
     width = len(setup.table["features"])
     model = Model(setup.method, server.model(), setup.method.shared(state), setup.classes,
-                  Scale(1.0, torch.zeros(width), torch.ones(width)), (width,))  # fmt: skip
+                  Scale(1.0, torch.zeros(width), torch.ones(width)), (width,), tuple(setup.table["features"]))  # fmt: skip
     save_model(path, model, setup.table["model"], setup.table.get("norm"), setup.seed)

@@ -456,7 +456,9 @@ def require_new(out: str | Path | None) -> None:
     if not out:
         raise Mistake("where should the results go? Say --out DIR, a new folder.")
     folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise Mistake(f"{out} is a file: take another --out, a new folder.")
+    if folder.exists() and any(folder.iterdir()):
         raise Mistake(f"{out} exists and is not empty: take another --out.")
     above = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):

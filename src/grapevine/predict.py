@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grapevine.data.tables import read_images, read_table, write_csv
+from grapevine.data.tables import CellMistake, read_images, read_table, write_csv
 from grapevine.errors import Mistake
 from grapevine.runs import Model
 
@@ -32,7 +32,13 @@ def _read(model: Model, file: str, id: str | None, features: Sequence[str] | Non
     if Path(file).is_dir():
         images = read_images(file, size=model.shape[-1] if len(model.shape) == 3 else None)
         return images.ids, images.x
-    table = read_table(file, id=id, features=features)
+    # Columns are taken by name, in whatever order they stand; what else the table holds (labels, parties) is left alone.
+    named = features or (model.features if Path(file).suffix.lower() != ".npz" else None)
+    try:
+        table = read_table(file, id=id, features=named)
+    except CellMistake as cell:
+        way = "name the --features" if not named else "put a number there"
+        raise Mistake(f"{cell.what}, {way}.") from None
     # A data set of small images may come as a table with a pixel a column.
     return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == _size(model.shape) else table.x
 

@@ -33,6 +33,7 @@ class Model:
     classes: tuple[str, ...]
     scale: Scale
     shape: tuple[int, ...]
+    features: tuple[str, ...] = ()
 
     def predict_proba(self, X: Any, batch: int = 1000) -> np.ndarray:
         """Class probabilities of rows given as they were in the data set (pixels 0–255, raw features)."""
@@ -62,7 +63,8 @@ class Model:
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
         network = method.network(models.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
-        return cls(method, network, unflatten(flat)["shared"], classes, scale, shape)
+        features = tuple(about.get("features", ()))
+        return cls(method, network, unflatten(flat)["shared"], classes, scale, shape, features)
 
 
 def _method(name: str, own: str | None) -> type[Method]:
@@ -79,7 +81,7 @@ def _method(name: str, own: str | None) -> type[Method]:
 def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int) -> None:
     about = dict(
         method=model.method.name, settings=model.method.settings(), model=name, norm=norm, seed=seed, shape=model.shape,
-        classes=model.classes, factor=model.scale.factor,
+        classes=model.classes, factor=model.scale.factor, features=model.features,
     )  # fmt: skip
     flat = flatten(dict(shared=model.shared, scale=dict(mean=model.scale.mean, std=model.scale.std)))
     save_tensors(path, flat, dict(grapevine=json.dumps(about)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine import wire
+from grapevine.errors import Mistake
 
 
 class RamStore:
@@ -61,6 +62,14 @@ class FileStore:
 
 
 Store = RamStore | FileStore
+
+
+def make_folder(path: Path) -> None:
+    """A folder for results, if there is none yet."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"{path} cannot be a folder ({(error.strerror or str(error)).lower()}): take another --out.") from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -20,7 +20,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -56,6 +56,7 @@ class Dataset:
     x_val: Tensor | None = None
     y_val: Tensor | None = None
     mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
+    features: tuple[str, ...] = ()  # the names of a table's columns, if they have any
 
     def split(self, **flags: Any) -> Split:
         """Hand the rows out to clients; the flags are those of `grapevine.data.split.split`."""
@@ -702,6 +703,14 @@ def parts_of(values: Sequence[str | None]) -> Sequence[str | None] | None:
 
 
 def load_table(path: Path, party: str | None, label: str | None, features: Sequence[str] | None) -> Dataset:
+    try:
+        return _load_table(path, party, label, features)
+    except tables.CellMistake as cell:  # `grapevine train` takes all columns, and rows that miss none
+        whose = f"take the column out, or say --party {cell.column} if it says whose row it is"
+        raise Mistake(f"{cell.what}, {whose if cell.way == tables.NAME_THEM else 'put a number there'}.") from None
+
+
+def _load_table(path: Path, party: str | None, label: str | None, features: Sequence[str] | None) -> Dataset:
     header = tables.column_names(path)
     label = choose_label(path, header, label)
     other = [party] if party else []
@@ -710,7 +719,8 @@ def load_table(path: Path, party: str | None, label: str | None, features: Seque
         part = parts_of(tables.read_table(path, label, features=features or None, other=[*other, "split"]).other["split"])
     table = tables.read_table(path, label, features=features, other=[*other, *(["split"] if part else [])])
     rows = complete(path, party, table.other[party]) if party else None
-    return assemble(path, torch.from_numpy(table.x).float(), table.labels, part, rows)
+    made = assemble(path, torch.from_numpy(table.x).float(), table.labels, part, rows)
+    return replace(made, features=table.columns)
 
 
 def choose_label(path: Path, header: Sequence[str], label: str | None) -> str:

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from grapevine.data.split import IRRELEVANT, Split
+from grapevine.errors import Mistake
 
 LABELLED, UNLABELLED, FOREIGN, FLIPPED = "#08519c", "#a6c8e4", "#e08214", "#b2182b"
 MOST_BUBBLES = 40  # clients; more are drawn as heat maps
@@ -35,6 +36,10 @@ class _Columns:
 
 def draw(split: Split, path: str | Path) -> None:
     """Write the picture as PNG, SVG or PDF, by the file's ending: bubbles, or heat maps for more than 40 clients."""
+    if Path(path).suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise Mistake(f"{path} is not the name of a picture: take one that ends in .png, .svg or .pdf.")
+    if not Path(path).absolute().parent.is_dir():
+        raise Mistake(f"there is no folder {Path(path).parent} for {Path(path).name}: make it, or take another place.")
     columns = _columns(split)
     few = len(split) <= MOST_BUBBLES
     both = not few and columns.labelled.any() and columns.unlabelled.any()

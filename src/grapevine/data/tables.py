@@ -208,8 +208,19 @@ def numbers(path: Path, name: str, column: pa.ChunkedArray, place) -> np.ndarray
     raise text_mistake(path, place(row), name, column[row].as_py())
 
 
-def text_mistake(path: Path, place: str, name: str, cell: Any) -> Mistake:
-    return Mistake(f"{path}, {place}, column {name!r}: {cell!r} is not a number, take the column out or name the --features.")
+class CellMistake(Mistake):
+    """A cell that is no feature. A command without the flag that `way` names says another way out."""
+
+    def __init__(self, column: str, what: str, way: str):
+        super().__init__(f"{what}, {way}.")
+        self.column, self.what, self.way = column, what, way
+
+
+NAME_THEM, IMPUTE = "take the column out or name the --features", "put a number there or use --impute"
+
+
+def text_mistake(path: Path, place: str, name: str, cell: Any) -> CellMistake:
+    return CellMistake(name, f"{path}, {place}, column {name!r}: {cell!r} is not a number", NAME_THEM)
 
 
 def finite(path: Path, x: np.ndarray, names: Sequence[str], impute: bool, place) -> np.ndarray:
@@ -220,7 +231,7 @@ def finite(path: Path, x: np.ndarray, names: Sequence[str], impute: bool, place)
         return np.where(bad, np.nan, x)
     row, j = (int(v) for v in np.argwhere(bad)[0])
     what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
-    raise Mistake(f"{path}, {place(row)}, column {names[j]!r}: {what}, put a number there or use --impute.")
+    raise CellMistake(names[j], f"{path}, {place(row)}, column {names[j]!r}: {what}", IMPUTE)
 
 
 def open_npz(path: Path) -> np.lib.npyio.NpzFile:

@@ -64,8 +64,8 @@ def find(name: str) -> type[Method]:
 
 def _from_file(path: str, cls: str) -> type[Method]:
     """A method from the user's own file: this runs the file, as `python FILE` would."""
-    if not Path(path).is_file():
-        raise Mistake(f"there is no file '{path}': a method of your own is given as path/to/file.py:Class.")
+    if not Path(path).is_file() or Path(path).suffix != ".py":
+        raise Mistake(f"there is no Python file '{path}': a method of your own is given as path/to/file.py:Class.")
     module_name = f"grapevine_own_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     module = importlib.util.module_from_spec(spec)
