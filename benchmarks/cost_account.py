@@ -16,7 +16,9 @@ count alike is checked at the start. Results: cost_account.json beside this file
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +30,8 @@ from grapevine.core import Method, ModelSource, Server
 from grapevine.data.rows import ClientData, Rows, Scale
 from grapevine.simulate import Simulation
 
+PAGE = Path(__file__).parent.parent / "docs" / "costs.md"
+TABLE = re.compile(r"(?<=<!-- made by benchmarks/cost_account.py -->\n).*?(?=<!-- end -->)", re.S)
 SHAPE, CLASSES, LABELLED, UNLABELLED = (3, 32, 32), 10, 50, 490
 HELPERS, AUGMENTATIONS, INTERVAL = 2, 2, 10  # |H_r|, A and R_H of the paper's example
 PAPER = dict(
@@ -201,6 +205,22 @@ def formulas(model: str, size: tuple[int, int]) -> dict[str, tuple[float, float]
     )  # fmt: skip
 
 
+def markdown(result: dict[str, Any]) -> str:
+    head = ("method", "forward GFLOP", "backward GFLOP", "GFLOP at the server", "MB up", "MB down", "the paper: forward GFLOP",
+            "the paper: MB, up and down")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for each in result["measured"]:
+        counted = [f"{each[f'{what}_gflop']:.1f}" for what in ("forward", "backward", "server")]
+        sent = [f"{each[f'{way}_mb']:.3f}" for way in ("up", "down")]
+        theirs = [f"{value:.1f}" for value in result["paper"].get(each["method"], ())] or ["", ""]
+        lines.append(f"| `{each['method']}` | {' | '.join(counted + sent + theirs)} |")
+    return "\n".join(lines)
+
+
+def document(result: dict[str, Any], path: Path = PAGE) -> None:
+    path.write_text(TABLE.sub(lambda _: f"\n{markdown(result)}\n\n", path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def show(result: dict[str, Any]) -> None:
     found = {run["method"]: run for run in result["measured"]}
     lines = []
@@ -243,6 +263,7 @@ def main() -> None:
     show(result)
     if not quick:
         write(__file__, result)
+        document(result)
 
 
 if __name__ == "__main__":

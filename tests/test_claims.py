@@ -101,6 +101,14 @@ def test_the_supervised_table_is_that_of_its_file(claims, tmp_path):
     assert (tmp_path / supervised.PAGE.name).read_text(encoding="utf-8") == text and supervised.table(methods) in text
 
 
+def test_the_table_of_costs_is_that_of_its_file(claims, tmp_path):
+    account = claims("cost_account")
+    result = json.loads((FOLDER.parent / "cost_account.json").read_text())
+    text = account.PAGE.read_text(encoding="utf-8")
+    account.document(result, Path(shutil.copy(account.PAGE, tmp_path)))
+    assert (tmp_path / account.PAGE.name).read_text(encoding="utf-8") == text and account.markdown(result) in text
+
+
 def test_a_page_asks_for_numbers(claims, tmp_path):
     (tmp_path / "one.md").write_text("before\n\n<!-- numbers: X1 Z9 of alone -->\nstale\n<!-- end of numbers -->\nafter\n")
     page = claims("page")
