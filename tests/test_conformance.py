@@ -79,15 +79,8 @@ def test_resumes_identically(method, split, tmp_path, monkeypatch):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
 
 
-def test_its_model_is_loaded_back_and_predicts(method, split, tmp_path):
-    made = run(method, split, out=tmp_path / "run")
-    if method.name != "alone":  # every client has its own, and none is kept
-        assert gv.load(tmp_path / "run").predict(split.dataset.x_test) == made.predict(split.dataset.x_test)
-
-
-def fields_sent(method, split, folder, **settings) -> set[tuple[str, str]]:
-    run(method, split, out=folder / "run", **settings)
-    lines = [json.loads(line) for line in (folder / "run" / "messages.jsonl").read_text().splitlines()]
+def fields_sent(folder) -> set[tuple[str, str]]:
+    lines = [json.loads(line) for line in (folder / "messages.jsonl").read_text().splitlines()]
     return {(line["step"], name) for line in lines if line["direction"] == "up" for name in line["fields"]}
 
 
@@ -95,10 +88,14 @@ def unexplained(method, sent) -> set[tuple[str, str]]:
     return {pair for pair in sent if disclosure.reveals(*pair, method).startswith("not said")}
 
 
-def test_says_what_every_field_that_leaves_a_client_reveals(method, split, tmp_path):
-    sent = fields_sent(method, split, tmp_path)
+def test_its_folder_says_what_left_and_its_model_predicts(method, split, tmp_path):
+    """Every field that leaves a client has a sentence on what it reveals; the model is loaded back as it was."""
+    made = run(method, split, out=tmp_path / "run")
+    sent = fields_sent(tmp_path / "run")
     assert sent or method.name == "server-only"
     assert unexplained(method, sent | {("evaluate", "confusion")}) == set()
+    if method.name != "alone":  # every client has its own, and none is kept
+        assert gv.load(tmp_path / "run").predict(split.dataset.x_test) == made.predict(split.dataset.x_test)
 
 
 MORE_FIELDS = [
@@ -117,13 +114,15 @@ def test_says_what_the_fields_of_a_variant_reveal(digits, tmp_path, name, settin
     texts = {key: str(value) for key, value in SMALL.get(name, {}).items()} | dict([setting.split("=")])
     method = with_settings(methods.find(name), texts)
     where = next(place for place in LABELS if place in method.takes)
-    sent = fields_sent(method, digits.split(clients=CLIENTS, labels=LABELS[where], seed=3), tmp_path)
+    run(method, digits.split(clients=CLIENTS, labels=LABELS[where], seed=3), out=tmp_path / "run")
+    sent = fields_sent(tmp_path / "run")
     assert among in sent and unexplained(method, sent) == set()
 
 
 def test_a_field_of_ones_own_is_not_explained(tmp_path, digits):
     split = digits.split(clients=CLIENTS, labels="clients:180", seed=3)
-    assert unexplained(Leaky(), fields_sent(Leaky(), split, tmp_path)) == {("train", "leak")}
+    run(Leaky(), split, out=tmp_path / "run")
+    assert unexplained(Leaky(), fields_sent(tmp_path / "run")) == {("train", "leak")}
 
 
 def test_survives_odd_clients(method, split):
