@@ -12,6 +12,8 @@ from grapevine import methods
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
+PARTS_FILE = HERE.parent / "xclp_parts.json"
+BESIDE = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")  # as xclp_parts.py names them
 # What a method's page asks for: claims, and of them the numbers of the named methods alone, or all.
 NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
@@ -144,12 +146,22 @@ def standings(path: Path = PAGE.parent / "which-method.md") -> None:
     lines, measured = ["| labels | setting | test accuracy, best first | claim |", "|---|---|---|---|"], results()
     for name, (where, rows) in COMPARED.items():
         for setting, scores in measured[name]["numbers"].items() if name in measured else ():
-            ranked = sorted(((m, v) for m, v in scores.items() if "mean" in v), key=lambda pair: -pair[1]["mean"])
-            told = ", ".join(f"`{method}` {value['mean']:.1f} ± {value['std']:.1f}" for method, value in ranked)
+            told = ranking({method: value for method, value in scores.items() if "mean" in value})
             title = setting if setting.startswith(NAMED) else f"{rows}, {setting}"
             lines.append(f"| {where} | {title} | {told} | [{name}](claims.md#{name.lower()}) |")
+    if PARTS_FILE.exists():
+        found, of = json.loads(PARTS_FILE.read_text()), "[its parts](methods/fedavg-xclp.md#numbers)"
+        names = {"as chosen": "xclp", "20 clients in the graph": "xclp:graph_clients=20"} | {name: name for name in BESIDE}
+        for where, parts in (("i.i.d.", found["parts"]), ("label skew", found["skew"])):
+            told = ranking({names[name]: each["accuracy"] for name, each in parts.items() if name in names})
+            lines.append(f"| at the clients | Fashion-MNIST, 1000 labels, {where}, 1 local epoch | {told} | {of} |")
     old = path.read_text(encoding="utf-8")
     path.write_text(STANDINGS.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
+
+
+def ranking(scores: dict[str, dict[str, float]]) -> str:
+    ranked = sorted(scores.items(), key=lambda pair: -pair[1]["mean"])
+    return ", ".join(f"`{method}` {value['mean']:.1f} ± {value['std']:.1f}" for method, value in ranked)
 
 
 # ---------------------------------------------------------------- the methods' pages
@@ -187,10 +199,9 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
 
 def ablation(path: Path = METHODS / "fedavg-xclp.md") -> None:
     """Which parts of FedAvg+XCLP matter, from xclp_parts.json."""
-    file = HERE.parent / "xclp_parts.json"
-    if not file.exists():
+    if not PARTS_FILE.exists():
         return
-    found = json.loads(file.read_text())
+    found = json.loads(PARTS_FILE.read_text())
     text = f"\nWhat each part is worth, one changed at a time (`python benchmarks/xclp_parts.py`: `{found['setting']}`, "
     text += f"{found['seeds']} seeds, mean ± std):\n\n"
     head = ("accuracy", "in the last round", "pseudo-labels right")

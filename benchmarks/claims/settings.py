@@ -46,8 +46,10 @@ PROTO = {
 # The same comparison where all methods have learnt layers below what they classify: the MLP's 64 numbers are its last features.
 _PROTO_FEATURES = dict(_PROTO, data="cifar10-lite0", model="mlp", rounds=60, evaluate_every=5)
 PROTO_FEATURES = {
-    "CIFAR-10 features, i.i.d.": Setting("proto-features-iid", _PROTO_FEATURES, PROTO_TRIALS),
-    "CIFAR-10 features, non-i.i.d.": Setting("proto-features-noniid", dict(_PROTO_FEATURES, partition="fedmatch"), PROTO_TRIALS),
+    "CIFAR-10 features, 5000 labels, i.i.d.": Setting("proto-features-iid", _PROTO_FEATURES, PROTO_TRIALS),
+    "CIFAR-10 features, 5000 labels, non-i.i.d.": Setting(
+        "proto-features-noniid", dict(_PROTO_FEATURES, partition="fedmatch"), PROTO_TRIALS
+    ),
 }
 
 ANCHOR_TRIALS = {
