@@ -203,13 +203,16 @@ def ablation(path: Path = METHODS / "fedavg-xclp.md") -> None:
         return
     found = json.loads(PARTS_FILE.read_text())
     text = f"\nWhat each part is worth, one changed at a time (`python benchmarks/xclp_parts.py`: `{found['setting']}`, "
-    text += f"{found['seeds']} seeds, mean ± std):\n\n"
+    text += f"{found['seeds']} seeds, mean ± std"
+    if not any(name.startswith("preset ") for name in found["parts"]):
+        text += "; the other preset diverged with at least one of the seeds, and has no line"
+    text += "):\n\n"
     head = ("accuracy", "in the last round", "pseudo-labels right")
     for title, parts in (("labels i.i.d.", found["parts"]), ("each client's labels of 5 of the 10 classes", found["skew"])):
         text += "\n".join([f"| {' | '.join((title, *head))} |", "|---" * 4 + "|"]) + "\n"
         for name, one in parts.items():
             cells = [one[key] for key in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]
-            told = " | ".join("{mean:.1f} ± {std:.1f}".format(**each) for each in cells)
+            told = " | ".join("{mean:.1f} ± {std:.1f}".format(**each) if each["mean"] else "" for each in cells)
             text += f"| {name} | {told} |\n"
         text += "\n"
     old = path.read_text(encoding="utf-8")

@@ -25,13 +25,6 @@ XCLP = {
     "i.i.d., 1000 labels": Setting("xclp-iid", _XCLP, XCLP_TRIALS),
     "label skew, 1000 labels": Setting("xclp-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS),
 }
-# Few labels: most of the network's doubt is left for pseudo-labels to mend. A graph of 20 clients holds about 40 of the labels.
-FEW_RATES = lrs(0.01, 0.03, 0.1, 0.3)
-FEW_TRIALS = {method: FEW_RATES for method in ("fedavg", "network", "fedsem", "perclient-lp", "fedsiam")} | {
-    "fedmatch": XCLP_TRIALS["fedmatch"],
-    "xclp": [dict(hamming=PLAIN, graph_clients=20, lr=lr, preset=preset) for preset in ("paper", "code") for lr in (0.03, 0.1)],
-}
-XCLP_FEW = {"i.i.d., 200 labels on 20 clients": Setting("xclp-few", dict(_XCLP, labels="clients:200/20"), FEW_TRIALS)}
 PROTO_TRIALS = {
     "protofssl": lrs(0.0003, 0.001, 0.003, 0.01),
     "fedavg": RATES,
