@@ -179,6 +179,7 @@ BAD_WORDS = [
     (["data", "show", "--data", "digits", "--picture", "a.xyz"], "a.xyz is not the name of a picture"),
     (["data", "show", "--data", "digits", "--picture", "nodir/a.png"], "there is no folder nodir for a.png"),
     (["train", "fedavg", "--data", "digits", "--seed", "9" * 23, "--out", "o"], "is not in the range"),
+    (["train", "fedavg", "--data", "digits", "--workers", "0", "--out", "o"], "0 is not in the range x>=1"),
     (["train", "north.csv:Foo", "--data", "digits", "--out", "o"], "there is no Python file 'north.csv'"),
     (
         ["train", "fedavg", "--data", "north.csv", "--label", "cultivar", "--out", "o"],

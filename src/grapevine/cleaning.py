@@ -166,11 +166,10 @@ def make_method(server: Holding, tau: float = 0.95, upsilon: float = 0.5, epochs
                 counts: bool = False, impute: bool = False) -> Clean:  # fmt: skip
     """The settings; without `epochs`, 30, and more for few rows: about 1000 steps at least."""
     check_thresholds("clean", tau, upsilon)
-    if epochs is not None:
-        check_epochs(epochs)
     rows = max(1, sum(label is not None for label in server.labels))
     if epochs is None:
         epochs = max(EPOCHS, math.ceil(STEPS / math.ceil(rows / Clean.batch)))
+    check_epochs(epochs)
     return Clean(tau, upsilon, epochs, scale=scale, counts=counts, impute=impute)
 
 

@@ -14,7 +14,7 @@ import click
 
 from grapevine import __version__, cli_clean, cli_compare, cli_parties, cli_report
 from grapevine.errors import Mistake
-from grapevine.flags import SEED, experiment_flags, json_flag, make_split, out_flag, read_settings
+from grapevine.flags import SEED, experiment_flags, json_flag, make_split, out_flag, read_settings, workers_flag
 
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 
@@ -82,12 +82,7 @@ def main(debug: bool) -> None:
 @click.option("--preset", default="code", type=click.Choice(["code", "paper"]), help="As the authors' code, or as the paper.")
 @click.option("--baselines", is_flag=True, help="Also label by Gaussian heads and by the nearest own labelled row, to compare.")
 @click.option("--seed", type=SEED, help="Repeats exactly; hyperplanes are then not secret.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=min(2, os.cpu_count() or 1),
-    help="Parties computed side by side; never changes the result.",
-)
+@workers_flag("Parties computed side by side; never changes the result.")
 @click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
 @click.option("--out", metavar="DIR", help="A new folder for the results.")
 def label(parties: tuple[str, ...], label_column: str | None, id_column: str | None, features: str | None, truth: str | None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grapevine.flags import SEED
+from grapevine.flags import SEED, workers_flag
 
 if TYPE_CHECKING:
     from grapevine.cleaning import CleanResult
@@ -39,12 +38,7 @@ if TYPE_CHECKING:
 @click.option("--embed", metavar="efficientnet-lite0|RUN", help="Features of images, or of a finished train run.")
 @click.option("--counts", is_flag=True, help="Parties tell the server how many rows they kept, mended and set aside.")
 @click.option("--seed", type=SEED, default=0, help="Everything random depends on it alone.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=min(2, os.cpu_count() or 1),
-    help="Parties computed side by side; never changes the result.",
-)
+@workers_flag("Parties computed side by side; never changes the result.")
 @click.option("--dry-run", is_flag=True, help="Only say what would travel, what it reveals, and how long it takes.")
 @click.option("--json", "as_json", is_flag=True, help="Print result.json (with --dry-run: the plan) instead of tables.")
 @click.option("--out", metavar="DIR", help="A new folder for the results.")

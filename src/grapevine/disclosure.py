@@ -125,15 +125,21 @@ def moments(method: Label) -> str:
     return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
 
 
+def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
+    """The lines of disclosure.jsonl for a reply that leaves now."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return [
+        dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
+             hash=wire.digest(wire.encode({name: reply[name]})), reveals=reveals(step, name, method))
+        for name, kind, shape, size in wire.fields(reply)
+    ]  # fmt: skip
+
+
 def logger(lines: dict[str, list[dict]], method: Label, prefix: str = "") -> Callable[[str, Any, dict], None]:
     """Writes down what leaves a party, as it leaves."""
 
     def log(step: str, party: Any, reply: dict) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        for name, kind, shape, size in wire.fields(reply):
-            digest = wire.digest(wire.encode({name: reply[name]}))
-            lines[party].append(dict(time=now, step=prefix + step, peer="server", field=name, type=kind, shape=shape, bytes=size,
-                                     hash=digest, reveals=reveals(prefix + step, name, method)))  # fmt: skip
+        lines[party] += entries(prefix + step, reply, method)
 
     return log
 

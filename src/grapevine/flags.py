@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
 
 
+def workers_flag(text: str) -> Callable:
+    return click.option("--workers", type=click.IntRange(1), default=min(2, os.cpu_count() or 1), help=text)
+
+
 def experiment_flags(command: Callable) -> Callable:
     """The flags of `train`, in the order of its help."""
     flags = [
@@ -34,7 +38,7 @@ def experiment_flags(command: Callable) -> Callable:
         click.option("--norm", type=click.Choice(["none", "bn", "gn", "sbn"]), help="Normalisation [the model's own]."),
         click.option("--rounds", default=100, help="Rounds in all."),
         click.option("--per-round", default=10, help="Clients chosen in a round."),
-        click.option("--workers", default=min(2, os.cpu_count() or 1), help="Clients side by side; never changes the result."),
+        workers_flag("Clients side by side; never changes the result."),
         click.option("--device", default="auto", help="auto, cpu, cuda or mps."),
         click.option("--mode", default="fast", type=click.Choice(["fast", "strict"]), help="strict encodes all messages."),
         click.option("--evaluate-every", default=0, metavar="N", help="Rounds between evaluations [about 50 in all]."),

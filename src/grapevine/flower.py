@@ -365,14 +365,9 @@ def _remember(folder: Path, context: Context, kept: dict, store: FileStore) -> N
 
 def _disclose(folder: Path, step: str, reply: dict, method: Method) -> None:
     """What leaves this party, written down before it leaves."""
-    from grapevine import wire
-    from grapevine.disclosure import reveals
+    from grapevine.disclosure import entries
 
-    lines = []
-    for name, kind, shape, size in wire.fields(reply):
-        digest = wire.digest(wire.encode({name: reply[name]}))
-        lines.append(dict(time=_now(), step=step, peer="server", field=name, type=kind, shape=shape, bytes=size, hash=digest,
-                          reveals=reveals(step, name, method)))  # fmt: skip
+    lines = entries(step, reply, method)
     with open(folder / "disclosure.jsonl", "a") as file:
         file.write("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -1,8 +1,8 @@
 """2×2 maximum and ReLU in one pass over the memory: the small CNN's layers beside its convolutions.
 
 On the CPU torch makes the maxima, their 64-bit places, the ReLU and its mask in four passes forward and backward. Here the kernel
-notes in one byte which of the four it took (4: none was above zero), and the way back reads
-that byte. Values and gradients equal torch's (but for the sign of a zero): of equal maxima the first wins, and NaN stays NaN.
+notes in one byte which of the four it took (4: none was above zero), and the way back reads that byte. Values and gradients equal
+torch's (but for the sign of a zero): of equal maxima the first wins, and NaN stays NaN.
 A module of its own, because numba takes half a second to load: only `PoolReLU` on the CPU loads it.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grapevine.data.tables import CellMistake, read_images, read_table, write_csv
+from grapevine.data.tables import NAME_THEM, CellMistake, read_images, read_table, write_csv
 from grapevine.errors import Mistake
 from grapevine.runs import Model
 
@@ -37,8 +37,9 @@ def _read(model: Model, file: str, id: str | None, features: Sequence[str] | Non
     try:
         table = read_table(file, id=id, features=named)
     except CellMistake as cell:
-        way = "name the --features" if not named else "put a number there"
-        raise Mistake(f"{cell.what}, {way}.") from None
+        if cell.way == NAME_THEM and not named:
+            raise
+        raise Mistake(f"{cell.what}, put a number there.") from None
     # A data set of small images may come as a table with a pixel a column.
     return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == _size(model.shape) else table.x
 
