@@ -72,11 +72,11 @@ class XCLP(SubProtocol):
 
     def check(self) -> None:
         if not 0 <= self.alpha < 1:
-            raise Mistake(f"alpha is {self.alpha:g}: take at least 0 and less than 1, as in --alpha 0.99.")
+            raise Mistake(f"alpha is {self.alpha:g}: take at least 0 and less than 1, as in 0.99.")
         if self.neighbours < 0:
             raise Mistake(f"neighbours is {self.neighbours}: take 1 or more, or auto.")
         if not 1 <= self.bits < 2**15:
-            raise Mistake(f"bits is {self.bits}: take 1 to {2**15 - 1}, as in --bits 4096.")
+            raise Mistake(f"bits is {self.bits}: take 1 to {2**15 - 1}, as in 4096.")
         if self.preset not in ("paper", "code"):
             raise Mistake(f"preset '{self.preset}' is not known: take paper or code.")
 
