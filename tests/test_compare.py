@@ -229,7 +229,7 @@ def test_the_command_of_the_readme(tmp_path, monkeypatch):
         (["fedproxx"], "did you mean 'fedprox'"),
         (["semifl"], "semifl cannot use labels at the clients"),
         (["fedprox", "--seeds", "0"], "--seeds is 0"),
-        (["fedprox", "--workers", "0"], "workers is 0"),
+        (["fedprox", "--workers", "0"], "'--workers': 0 is not in the range"),
         (["fedprox", "--vary", "seed=1,2"], "--vary seed=… is not known"),
         (["fedprox", "--vary", "clients"], "is not flag=a,b,c"),
         (["fedprox", "--vary", "clients=4,many"], "many is not a number"),
