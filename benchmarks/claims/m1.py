@@ -15,7 +15,7 @@ CLAIM = "FedAvg on the labels that MP-SSFL gives to unlabelled clients is within
 PAPER = {"10 clients of 500, true labels": 70.04, "10 clients of 500, MP-SSFL": 70.99, "largest loss of table 2": 1.38,
          "note": "the server's size is not given; tables 2 and 3 are the same, both headed MNIST"}  # fmt: skip
 SERVERS, WITHIN = (90, 240, 500, 1000), 1.5  # points
-SIZES = ((10, 500), (10, 200), (50, 200), (100, 200))  # clients, rows of each; with all servers for the first only
+SIZES = ((10, 500), (10, 200), (10, 1000), (50, 200), (100, 200))  # clients, rows of each; with all servers for the first only
 
 
 def truly(split: Split, out: Path) -> Split:
