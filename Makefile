@@ -51,6 +51,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/clean_cleanlab.py
 	$(BIN)/python benchmarks/supervised.py
 	$(BIN)/python benchmarks/xclp_parts.py
+	$(BIN)/python benchmarks/anchor_parts.py
 	$(BIN)/python benchmarks/speed.py
 
 # The papers' claims: hours; what has run is not repeated.

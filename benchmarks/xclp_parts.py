@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "claims"))
 
-from common import SEEDS, Setting, accuracies, beats, run, spread, tuned  # noqa: E402
-from machine import about, table, write  # noqa: E402
+from common import SEEDS, Setting, measured, show, tuned  # noqa: E402
+from machine import about, write  # noqa: E402
 from settings import XCLP_TRIALS  # noqa: E402
 
 OTHERS = ("fedavg", "perclient-lp", "network", "fedsem")
@@ -48,36 +46,16 @@ def variants(chosen: str) -> dict[str, str]:
     }
 
 
-def measure(setting: Setting, specs: dict[str, str], quick: bool) -> dict[str, Any]:
-    """Accuracy and pseudo-labels of each spec; `against_first` compares it with the first of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        small = (setting.name, [0], dict(data="digits", clients=25, labels="clients:100", rounds=2), Path(folder))
-        runs = run(setting, list(specs.values()), *(small if quick else (setting.name, list(range(SEEDS)), {})))
-    whole = {what: runs[spec] for what, spec in specs.items() if len(runs[spec]) == (1 if quick else SEEDS)}  # others diverged
-    first = accuracies(next(iter(whole.values())))
-    return {
-        what: dict(
-            accuracy=spread(accuracies(each)),
-            against_first=beats(accuracies(each), first),
-            accuracy_last_round=spread(accuracies(each, "accuracy_last")),
-            pseudo_labels_right=spread(accuracies(each, "pseudo_label_accuracy")),
-        )
-        for what, each in whole.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="digits, one seed, two rounds; writes nothing")
     quick = parser.parse_args().quick
     others = () if quick else OTHERS
     chosen = {method: specs[0] for method, specs in tuned(FASHION, ["xclp", *others], quick).items()}
-    parts = measure(FASHION, variants(chosen["xclp"]) | {method: chosen[method] for method in others}, quick)
-    skew = {} if quick else measure(SKEW, {method: chosen[method] for method in UNDER_SKEW}, quick)
-    for title, found in (("labels i.i.d.", parts), ("5 of 10 classes a client", skew)):
-        rows = [(what, *(one[key]["mean"] for key in ("accuracy", "accuracy_last_round", "pseudo_labels_right")))
-                for what, one in found.items()]  # fmt: skip
-        print(table((title, "accuracy", "in the last round", "pseudo-labels right"), rows))
+    parts = measured(FASHION, variants(chosen["xclp"]) | {method: chosen[method] for method in others}, quick)
+    skew = {} if quick else measured(SKEW, {method: chosen[method] for method in UNDER_SKEW}, quick)
+    show("labels i.i.d.", parts)
+    show("5 of 10 classes a client", skew)
     if not quick:
         write(__file__, dict(about=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts, skew=skew))
 

@@ -13,6 +13,7 @@ import math
 import os
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,8 +86,6 @@ def compared(setting: Setting, methods: Sequence[str], quick: bool = False, seed
     """
     specs = tuned(setting, methods, quick)
     if quick:
-        import tempfile
-
         with tempfile.TemporaryDirectory() as folder:
             small = dict(setting.flags, rounds=2, per_round=min(4, setting.flags["per_round"]))
             found = run(Setting(setting.name, small), [each[0] for each in specs.values()], "quick", [0], {}, Path(folder))
@@ -160,6 +159,37 @@ def verdict(outcomes: Sequence[str]) -> str:
 def sentence(name: str, against: str, found: dict[str, Any]) -> str:
     words = dict(yes="above", no="below", level="level with")[found["outcome"]]
     return f"{name} is {words} {against} ({found['difference']:+.1f} ± {found['standard_error']:.1f} points)"
+
+
+# ---------------------------------------------------------------- what parts of a method are worth
+
+SMALL = dict(data="digits", clients=25, rounds=2)  # what --quick runs
+
+
+def measured(setting: Setting, specs: dict[str, str], quick: bool) -> dict[str, Any]:
+    """Accuracy and pseudo-labels of each spec by its title; `against_first` compares it with the first of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        small = (setting.name, [0], dict(SMALL, labels=f"{setting.flags['labels'].partition(':')[0]}:100"), Path(folder))
+        runs = run(setting, list(specs.values()), *(small if quick else (setting.name, list(range(SEEDS)), {})))
+    whole = {what: runs[spec] for what, spec in specs.items() if len(runs[spec]) == (1 if quick else SEEDS)}  # others diverged
+    first = accuracies(next(iter(whole.values()), []))
+    return {
+        what: dict(
+            accuracy=spread(accuracies(each)),
+            against_first=beats(accuracies(each), first),
+            accuracy_last_round=spread(accuracies(each, "accuracy_last")),
+            pseudo_labels_right=spread(accuracies(each, "pseudo_label_accuracy")),
+        )
+        for what, each in whole.items()
+    }
+
+
+def show(title: str, found: dict[str, Any]) -> None:
+    from machine import table
+
+    keys = ("accuracy", "accuracy_last_round", "pseudo_labels_right")
+    rows = [(what, *(one[key]["mean"] for key in keys)) for what, one in found.items()]
+    print(table((title, "accuracy", "in the last round", "pseudo-labels right"), rows))
 
 
 # ---------------------------------------------------------------- results

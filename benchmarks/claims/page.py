@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
 PARTS_FILE = HERE.parent / "xclp_parts.json"
+PARTS_PAGES = {"fedavg-xclp": PARTS_FILE, "fedanchor": HERE.parent / "anchor_parts.json"}  # a method's page, what it shows
 BESIDE = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")  # as xclp_parts.py names them
 # What a method's page asks for: claims, and of them the numbers of the named methods alone, or all.
 NUMBERS = re.compile(
@@ -197,26 +198,34 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
     return f"{head}\n\n" + "\n".join(lines) + "\n\n"
 
 
-def ablation(path: Path = METHODS / "fedavg-xclp.md") -> None:
-    """Which parts of FedAvg+XCLP matter, from xclp_parts.json."""
-    if not PARTS_FILE.exists():
-        return
-    found = json.loads(PARTS_FILE.read_text())
-    text = f"\nWhat each part is worth, one changed at a time (`python benchmarks/xclp_parts.py`: `{found['setting']}`, "
-    text += f"{found['seeds']} seeds, mean ± std"
-    if not any(name.startswith("preset ") for name in found["parts"]):
+def ablations(folder: Path = METHODS) -> None:
+    """The tables of what parts of a method matter, on the pages of those that have one."""
+    for name, source in PARTS_PAGES.items():
+        page = folder / f"{name}.md"
+        if source.exists():
+            text = ablation(source)
+            page.write_text(PARTS.sub(lambda _: text, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def ablation(source: Path) -> str:
+    """Which parts of a method matter, from the JSON of its script."""
+    found = json.loads(source.read_text())
+    text = f"\nWhat each part is worth (`python benchmarks/{source.stem}.py`: `{found['setting']}`, {found['seeds']} seeds, "
+    text += "mean ± std"
+    if source == PARTS_FILE and not any(name.startswith("preset ") for name in found["parts"]):
         text += "; the other preset diverged with at least one of the seeds, and has no line"
     text += "):\n\n"
     head = ("accuracy", "in the last round", "pseudo-labels right")
-    for title, parts in (("labels i.i.d.", found["parts"]), ("each client's labels of 5 of the 10 classes", found["skew"])):
+    for title, key in (("labels i.i.d.", "parts"), ("each client's labels of 5 of the 10 classes", "skew")):
+        if key not in found:
+            continue
         text += "\n".join([f"| {' | '.join((title, *head))} |", "|---" * 4 + "|"]) + "\n"
-        for name, one in parts.items():
+        for name, one in found[key].items():
             cells = [one[key] for key in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]
             told = " | ".join("{mean:.1f} ± {std:.1f}".format(**each) if each["mean"] else "" for each in cells)
             text += f"| {name} | {told} |\n"
         text += "\n"
-    old = path.read_text(encoding="utf-8")
-    path.write_text(PARTS.sub(lambda _: text, old), encoding="utf-8")
+    return text
 
 
 def means(value: dict[str, Any]) -> str:
@@ -244,5 +253,5 @@ def only(value: Any, names: list[str]) -> Any:
 if __name__ == "__main__":
     main()
     method_pages()
-    ablation()
+    ablations()
     standings()

@@ -25,6 +25,9 @@ XCLP = {
     "i.i.d., 1000 labels": Setting("xclp-iid", _XCLP, XCLP_TRIALS),
     "label skew, 1000 labels": Setting("xclp-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS),
 }
+# Few labels: a graph of the 5 clients of a round would hold 5 of them, so it holds 20 clients.
+FEW_TRIALS = XCLP_TRIALS | {"xclp": [dict(each, graph_clients=20) for each in XCLP_TRIALS["xclp"]]}
+XCLP_FEW = {"i.i.d., 100 labels": Setting("xclp-100-labels", dict(_XCLP, labels="clients:100"), FEW_TRIALS)}
 PROTO_TRIALS = {
     "protofssl": lrs(0.0003, 0.001, 0.003, 0.01),
     "fedavg": RATES,
@@ -61,6 +64,11 @@ ANCHOR = {
 # One local epoch instead of five: batches of 10 in three views are slow on two cores.
 IMAGE_TRIALS = {method: [dict(each, epochs=1) for each in trials] for method, trials in ANCHOR_TRIALS.items()}
 _IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2)
-ANCHOR_IMAGES = {"Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor-fashion-iid", _IMAGES, IMAGE_TRIALS)}
-ANCHOR_WORDS = f"{ANCHOR['i.i.d., 250 anchors'].words()}; and with --partition dirichlet:0.1; and "
-ANCHOR_WORDS += f"{ANCHOR_IMAGES['Fashion-MNIST, i.i.d., 250 anchors'].words()}, 1 local epoch"
+ANCHOR_IMAGES = {
+    "Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor-fashion-iid", _IMAGES, IMAGE_TRIALS),
+    "Fashion-MNIST, Dirichlet 0.1, 250 anchors": Setting(
+        "anchor-fashion-dirichlet", dict(_IMAGES, partition="dirichlet:0.1"), IMAGE_TRIALS
+    ),
+}
+ANCHOR_WORDS = f"{ANCHOR['i.i.d., 250 anchors'].words()}; and {ANCHOR_IMAGES['Fashion-MNIST, i.i.d., 250 anchors'].words()}, "
+ANCHOR_WORDS += "1 local epoch; and both with --partition dirichlet:0.1"

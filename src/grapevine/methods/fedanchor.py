@@ -50,6 +50,7 @@ class FedAnchor(Method):
     compact: bool = param(False, "", "send a mean direction per class instead of every anchor")
     client_mixup: bool = param(True, "", "the mix loss at the clients")
     server_mixup: bool = param(False, "", "the mix loss at the server: FedAnchor (mix)")
+    server_strong: bool = param(True, "", "L_s on strong views, as the paper; false: on weak ones, as SemiFL's server")
     mix: float = param(1.0, "b", "weight of the mix loss")
     beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)")
     pretrain: int = param(5, "", "passes over the anchors before the first round, of both losses")
@@ -156,7 +157,8 @@ class FedAnchor(Method):
         batch = alternate.server_batch(self.server_batch, len(rows))
         for _ in range(epochs):
             alternate.fit_fix_mix(model, rows, rows.y, torch.arange(len(rows)), lr, 1, draw, batch, self.momentum,
-                                  self.weight_decay, self.clip, self.mix if self.server_mixup else 0.0, self.beta)  # fmt: skip
+                                  self.weight_decay, self.clip, self.mix if self.server_mixup else 0.0, self.beta,
+                                  self.server_strong)  # fmt: skip
             if self.contrastive:
                 self._contrast(model, rows, lr, draw, self.contrastive_batch or max(50, 10 * len(server.classes)))
         return model.state()
