@@ -14,22 +14,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "claims"))
 
-from common import SEEDS, Setting, measured, show, tuned  # noqa: E402
+from common import SEEDS, measured, show, tuned  # noqa: E402
 from machine import about, write  # noqa: E402
-from settings import XCLP_TRIALS  # noqa: E402
+from settings import FASHION_METHODS, XCLP_FASHION  # noqa: E402
 
-OTHERS = ("fedavg", "perclient-lp", "network", "fedsem")
-# One local epoch instead of five, for all: 36 runs of five take hours on two cores.
-TRIALS = {method: [dict(each, epochs=1) for each in XCLP_TRIALS[method]] for method in ("xclp", *OTHERS)}
-FASHION = Setting("xclp-fashion-iid", dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=24,
-                                           per_round=5, evaluate_every=2), TRIALS)  # fmt: skip
-SKEW = replace(FASHION, name="xclp-fashion-skew", flags=dict(FASHION.flags, labels="clients:1000~5"))
+OTHERS = FASHION_METHODS[1:]
+FASHION, SKEW = XCLP_FASHION.values()
 UNDER_SKEW = ("xclp", "fedavg", "perclient-lp")
 
 

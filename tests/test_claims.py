@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ DATA = Path(os.environ.get("GRAPEVINE_DATA", FOLDER.parent.parent.parent / "shar
 FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
 VERDICTS = {"holds", "holds in part", "does not hold"}
 RESULTS = sorted(FOLDER.glob("*.json"))
+MADE = re.compile(r"<!-- made by benchmarks/(?P<script>\w+)\.py -->\n(?P<text>.*?)<!-- end -->", re.S)
 
 
 @pytest.fixture
@@ -93,20 +95,36 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
         assert (tmp_path / "methods" / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 
-def test_the_supervised_table_is_that_of_its_file(claims, tmp_path):
-    supervised = claims("supervised")
-    methods = json.loads((FOLDER.parent / "supervised.json").read_text())["methods"]
-    text = supervised.PAGE.read_text(encoding="utf-8")
-    supervised.show(methods, Path(shutil.copy(supervised.PAGE, tmp_path)))
-    assert (tmp_path / supervised.PAGE.name).read_text(encoding="utf-8") == text and supervised.table(methods) in text
+def test_marked_places_in_the_docs_are_those_of_their_files(claims, tmp_path):
+    root = FOLDER.parent.parent
+    shutil.copytree(root / "docs", tmp_path / "docs")
+    shutil.copy(root / "README.md", tmp_path)
+    pages = [path.relative_to(root) for path in [root / "README.md", *(root / "docs").rglob("*.md")]]
+    places = [place for page in pages for place in MADE.finditer((root / page).read_text(encoding="utf-8"))]
+    assert {place["script"] for place in places} == {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "supervised"}
+    assert all(place["text"].strip() for place in places)
+    for name in {place["script"] for place in places}:
+        claims(name).document(json.loads((FOLDER.parent / f"{name}.json").read_text()), tmp_path)
+    for page in pages:
+        assert (tmp_path / page).read_text(encoding="utf-8") == (root / page).read_text(encoding="utf-8"), page
 
 
-def test_the_table_of_costs_is_that_of_its_file(claims, tmp_path):
-    account = claims("cost_account")
-    result = json.loads((FOLDER.parent / "cost_account.json").read_text())
-    text = account.PAGE.read_text(encoding="utf-8")
-    account.document(result, Path(shutil.copy(account.PAGE, tmp_path)))
-    assert (tmp_path / account.PAGE.name).read_text(encoding="utf-8") == text and account.markdown(result) in text
+def test_a_place_is_filled_and_one_that_is_not_there_is_said(claims, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n\n<!-- made by benchmarks/x.py -->\nstale\n<!-- end -->\n\nb\n", encoding="utf-8")
+    fill = claims("machine").fill
+    fill(page, "x.py", "new")
+    assert page.read_text(encoding="utf-8") == "a\n\n<!-- made by benchmarks/x.py -->\n\nnew\n\n<!-- end -->\n\nb\n"
+    with pytest.raises(SystemExit, match="page.md has 0 places for y.py, not one"):
+        fill(page, "y.py", "new")
+
+
+def test_the_page_of_speeds_is_that_of_its_files(claims):
+    speed = claims("speed")
+    assert speed.page() == speed.PAGE.read_text(encoding="utf-8")
+    for name in speed.PARTS:
+        machine = speed.read(name).get("machine") or speed.read(name)["about"]
+        assert f"`python benchmarks/{name}.py`" in speed.page() and f"load {machine['load']}" in speed.ran(name, speed.read(name))
 
 
 def test_a_page_asks_for_numbers(claims, tmp_path):
@@ -124,16 +142,34 @@ def test_a_page_asks_for_numbers(claims, tmp_path):
     assert "stale" not in text and text.endswith("<!-- end of numbers -->\nafter\n")
 
 
-def test_verdict_counts_draws_as_no(claims):
+def test_verdict_counts_what_is_open_as_no(claims):
     common = claims("common")
     assert common.verdict(["yes", "yes"]) == "holds"
-    assert common.verdict(["yes", "level"]) == "holds in part"
-    assert common.verdict(["level", "no"]) == "does not hold"
-    # Differences 1, 2, 3: mean 2, standard error 1 / √3, and 2 > 2 / √3; the other way round below.
+    assert common.verdict(["yes", "open"]) == "holds in part"
+    assert common.verdict(["open", "no"]) == "does not hold"
+    # Differences 1, 2, 3: mean 2, standard error 1 / √3, and 2 > 2.92 / √3 (Student's t, 2 degrees, 95 %).
     found = common.beats([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert (found["difference"], found["standard_error"], found["outcome"]) == (2.0, 0.58, "yes")
     assert common.beats([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])["outcome"] == "no"
-    assert common.beats([1.0, 5.0, 0.0], [2.0, 1.0, 2.0])["outcome"] == "level"
+    assert common.beats([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], margin=0.2)["outcome"] == "yes"  # 1.8 > 1.69
+    assert common.beats([2.0, 4.0, 6.0], [1.0, 2.0, 3.0], margin=0.4)["outcome"] == "open"  # 1.6 < 1.69
+    assert common.beats([1.0, 5.0, 0.0], [2.0, 1.0, 2.0])["outcome"] == "open"
+    assert common.beats([1.0, 1.0], [1.0, 1.0])["outcome"] == "open"
+
+
+def test_the_next_best_fields_are_taken_where_a_run_ends_at_chance(claims, monkeypatch):
+    common = claims("common")
+    last = {"m:lr=1": (0.7, 0.1, 0.7), "m:lr=2": (0.6, 0.6, 0.6)}
+    run = lambda setting, specs, *rest: {  # noqa: E731
+        spec: [dict(accuracy_last=x, confusion=[[]] * 10) for x in last[spec]] for spec in specs
+    }
+    monkeypatch.setattr(common, "run", run)
+    monkeypatch.setattr(common, "tuned", lambda setting, methods, quick: {method: list(last) for method in methods})
+    setting = common.Setting("s", {})
+    (found,) = common.compared(setting, ["m"]).values()
+    assert [one["accuracy_last"] for one in found] == [0.6] * 3 and found[0]["passed_over"] == ["m:lr=1"]
+    (found,) = common.compared(setting, ["m:noise=5"]).values()  # what is changed may be why
+    assert [one["accuracy_last"] for one in found] == [0.7, 0.1, 0.7] and not found[0]["passed_over"]
 
 
 def quick(identity: str, folder: Path) -> None:

@@ -19,7 +19,7 @@ BESIDE = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")  # as xclp_part
 NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
 )
-PARTS = re.compile(r"(?<=<!-- parts -->\n).*?(?=<!-- end of parts -->)", re.S)
+PARTS_BEGIN, PARTS_END = "<!-- parts -->\n", "<!-- end of parts -->"
 STANDINGS = re.compile(r"(?<=<!-- standings -->\n).*?(?=<!-- end of standings -->)", re.S)
 COMPARED = {  # claims that compare methods by training: where the labels are, and the rows of settings that do not name them
     "X5": ("at the clients", "CIFAR-10 features"),
@@ -60,11 +60,14 @@ HEAD = """# Do the claims hold?
 Each claim of the four papers, checked on real data at a size that two cores can do. Every number here was written by the script
 that is named beside it; `python benchmarks/claims/run.py` runs them all and makes this page.
 
-"Above" means that the mean of the paired differences over seeds is beyond twice its standard error; "level" that it is not; a
-claim holds if all its comparisons come out, in part if some do. Where methods are compared by training, the fields of each were
-chosen on validation accuracy with the same budget: 4 trials, one seed, a third of the rounds (M1 to M3: one learning rate for a
-data set, chosen so for FedAvg on true labels). Networks and rounds are far smaller than the papers':
-what does not hold here may hold there, and the other way round.
+"Above" and "below" mean that Student's t of the paired differences over seeds is beyond its one-sided 5 % bound, which for three
+seeds is 2.9 standard errors; "not told apart" that it is not, whether for want of a difference or of seeds. With so many
+comparisons a few come out by chance. A claim holds if all its comparisons come out, in part if some do. Where methods are
+compared by training, the fields of each were chosen on validation accuracy with the same budget: 4 trials, one seed, a third of
+the rounds (M1 to M3: one learning rate for a data set, chosen so for FedAvg on true labels). Fields that let one of the three
+runs diverge or end at chance are passed over for the next best, and the claim says so. The commit is that of the script when it
+wrote the numbers; runs that it found made were not repeated, and may be some commits older. Networks and rounds are far
+smaller than the papers': what does not hold here may hold there, and the other way round.
 
 """
 
@@ -203,8 +206,9 @@ def ablations(folder: Path = METHODS) -> None:
     for name, source in PARTS_PAGES.items():
         page = folder / f"{name}.md"
         if source.exists():
-            text = ablation(source)
-            page.write_text(PARTS.sub(lambda _: text, page.read_text(encoding="utf-8")), encoding="utf-8")
+            before, rest = page.read_text(encoding="utf-8").split(PARTS_BEGIN)
+            after = rest[rest.index(PARTS_END) :]
+            page.write_text(f"{before}{PARTS_BEGIN}{ablation(source)}{after}", encoding="utf-8")
 
 
 def ablation(source: Path) -> str:

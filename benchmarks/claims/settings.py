@@ -16,7 +16,7 @@ XCLP_TRIALS = {
     "network": RATES,
     "fedsem": RATES,
     "perclient-lp": RATES,
-    "fedsiam": RATES,
+    "fedsiam": lrs(0.003, 0.01, 0.03, 0.1),
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
     "xclp": [dict(hamming=PLAIN, lr=lr, preset=preset) for preset in ("paper", "code") for lr in (0.1, 0.3)],
 }
@@ -28,6 +28,16 @@ XCLP = {
 # Few labels: a graph of the 5 clients of a round would hold 5 of them, so it holds 20 clients.
 FEW_TRIALS = XCLP_TRIALS | {"xclp": [dict(each, graph_clients=20) for each in XCLP_TRIALS["xclp"]]}
 XCLP_FEW = {"i.i.d., 100 labels": Setting("xclp-100-labels", dict(_XCLP, labels="clients:100"), FEW_TRIALS)}
+# One local epoch instead of five, for all: dozens of runs of five take hours on two cores. FedMatch and FedSiam cost most.
+_FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=24, per_round=5, evaluate_every=2)
+FASHION_METHODS = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
+FASHION_TRIALS = {method: [dict(each, epochs=1) for each in XCLP_TRIALS[method]] for method in FASHION_METHODS}
+XCLP_FASHION = {
+    "Fashion-MNIST, i.i.d., 1000 labels": Setting("xclp-fashion-iid", _FASHION, FASHION_TRIALS),
+    "Fashion-MNIST, label skew, 1000 labels": Setting(
+        "xclp-fashion-skew", dict(_FASHION, labels="clients:1000~5"), FASHION_TRIALS
+    ),
+}
 PROTO_TRIALS = {
     "protofssl": lrs(0.0003, 0.001, 0.003, 0.01),
     "fedavg": RATES,
@@ -51,7 +61,7 @@ PROTO_FEATURES = {
 ANCHOR_TRIALS = {
     "fedanchor": [dict(temperature=t, lr=lr) for t in (0.1, 0.5) for lr in (0.03, 0.1)],
     "semifl": [dict(lr=lr, threshold=t) for t in (0.8, 0.95) for lr in (0.03, 0.1)],
-    "fixmatch": RATES,
+    "fixmatch": lrs(0.003, 0.01, 0.03, 0.1),
     "fedcon": lrs(0.01, 0.03, 0.1, 0.3),
     "server-only": RATES,
 }
