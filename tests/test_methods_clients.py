@@ -116,7 +116,8 @@ class Momentum:
 
 def test_stages_and_cosine(digits):
     server = Federation(digits, methods.NetworkLabels(), rounds=7).server
-    assert [pseudo.stage_of(server, 0.5, t) for t in (0, 3, 4, 6)] == [(1, 0, 4), (1, 3, 4), (2, 0, 3), (2, 2, 3)]
+    assert pseudo.first_stage(7, 0.5) == 4 and pseudo.first_stage(7, 0.0) == 0
+    assert [pseudo.stage_of(server, 4, t) for t in (0, 3, 4, 6)] == [(1, 0, 4), (1, 3, 4), (2, 0, 3), (2, 2, 3)]
     assert pseudo.cosine(0.3, 0, 1500) == 0.3
     assert pseudo.cosine(0.3, 1000, 1500) == pytest.approx(0.15)  # half way to T_max = 2000
     assert pseudo.cosine(0.3, 1500, 1500) == pytest.approx(0.3 * (1 + math.cos(0.75 * math.pi)) / 2)
@@ -833,6 +834,22 @@ def test_stage_1_is_for_labelled_clients_and_averages_are_uniform(digits):
     close(f.round()["weights"], {name: (each[0][name] + each[1][name]) / 2 for name in w})
 
 
+STAGED = ["xclp", "network", "perclient-lp", "fedsem"]
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_the_last_model_of_stage_1_is_always_evaluated(digits, name):
+    """Six rounds, of which every second was evaluated: stage 1 ends after the third, whose model could not be the best."""
+    method = methods.find(name)(epochs=1, **(dict(bits=64, hamming=Plain()) if name == "xclp" else {}))
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    history = Experiment(method, split, model="linear", rounds=6, per_round=3, evaluate_every=2).run().history
+    assert [line["round"] for line in history] == [0, 2, 3, 4, 6]
+
+
+def test_without_a_stage_1_no_round_is_added():
+    assert methods.XCLP(init="random").candidates(6) == (0,) and methods.FedAvg().candidates(6) == ()
+
+
 # ---------------------------------------------------------------- FedAvg+XCLP
 
 
@@ -1121,6 +1138,33 @@ def test_labels_at_the_server_that_are_not_used_are_said_once(digits, caplog):
     caplog.clear()
     Experiment(methods.FedAvg(epochs=1), digits.split(clients=2, labels="clients:60"), model="mlp", rounds=1).run()
     Experiment(methods.FixMatch(epochs=1), split, model="mlp", rounds=1).run()  # uses them
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "protofssl"])
+def test_rounds_that_will_choose_nobody_with_labels_are_said_once(digits, caplog, name):
+    """1 of 20 clients, 1 a round: 19 rounds of 20 learn nothing, and the run ended without a word."""
+    method = methods.find(name)(**(dict(helpers=1, steps_per_round=1) if name == "protofssl" else dict(epochs=1)))
+    split = digits.split(clients=20, labels="clients:20/1", seed=1)
+    Experiment(method, split, model="mlp", rounds=2, per_round=1).run()
+    assert [record.message for record in caplog.records] == [
+        f"{name}: 1 of 20 clients have labels, so about 95% of the rounds with --per-round 1 have none: choose more clients a "
+        "round, or spread the labels, as in --labels clients:20."
+    ]
+
+
+def test_rounds_that_have_labels_are_not_said(digits, caplog):
+    few = digits.split(clients=20, labels="clients:20/1", seed=1)
+    both = digits.split(clients=20, labels="server:20,clients:20/1", seed=1)
+    half = digits.split(clients=20, labels="clients:40/10", seed=1)
+    for method, split, per_round in (
+        (methods.FedAvg(epochs=1), half, 4),  # 4 % of the rounds
+        (methods.FedAvg(epochs=1), few, 20),
+        (methods.NetworkLabels(epochs=1), few, 1),  # chooses by labels
+        (methods.Alone(epochs=1), few, 1),  # learns from its own
+        (methods.FixMatch(epochs=1), both, 1),  # the server learns too
+    ):
+        Experiment(method, split, model="linear", rounds=1, per_round=per_round).run()
     assert not caplog.records
 
 

@@ -103,6 +103,8 @@ class Method(Steps):
     """True when the network must end in class scores; False for a method that predicts from features alone."""
     personal: ClassVar[bool] = False
     """True when every client ends with a model of its own: then `evaluate` is asked, and there is no `predictor`."""
+    seeks_labels: ClassVar[bool] = False
+    """True when a round chooses clients by whether they have labels."""
 
     def setup(self, server: Server) -> dict:
         """The state before round 0."""
@@ -133,6 +135,10 @@ class Method(Steps):
     def evaluate(self, client: Client, shared: dict) -> dict:
         """How well the model does on the client's held-out rows."""
         return client.test(self.predictor(client.model(), shared))
+
+    def candidates(self, rounds: int) -> tuple[int, ...]:
+        """Rounds of a run after which the state is measured whatever --evaluate-every says, so that it can be the best one."""
+        return ()
 
     def check(self, server: Server) -> None:
         """Raise a `Mistake` for settings that cannot work, before the run."""

@@ -8,6 +8,7 @@ and continue bit for bit. Seconds are in `times.jsonl` alone: everything else re
 from __future__ import annotations
 
 import json
+import logging
 import math
 import platform
 import shlex
@@ -34,6 +35,7 @@ from grapevine.store import FileStore, RamStore, make_folder, write_atomically
 CHECKPOINT_SECONDS = 2.0  # no more often than this, so that short rounds are not slowed by the disk
 EVALUATIONS = 50  # of a long run, when nothing else is said
 LATENT_ROWS, LATENT_WIDTH = 500, 50  # test rows of which the latent space is kept, and in how many dimensions
+IDLE_ROUNDS = 0.1  # more than this share of the rounds without a label is worth a word
 PERSONAL_EVALUATIONS = 5  # a model per client makes an evaluation dear
 
 Progress = Callable[[int, int, dict | None], None]
@@ -203,6 +205,7 @@ class _Driver:
         check_labels(self.method, self.split)
         check_head(self.method, self.source, self.classes)
         self.method.check(self.server)
+        warn_of_rounds_without_labels(self.method, self.split, self.server.per_round)
         self.files = {name: Lines(e.out / f"{name}.jsonl" if e.out else None) for name in ("history", "messages", "times")}
         self.done, self.seconds = 0, 0.0
         self.state: dict = {}
@@ -235,7 +238,7 @@ class _Driver:
             self._record_messages()
             if self.done in self._latent_rounds():
                 self._keep_latent(self.method.shared(self.state), self.done, f"round-{self.done:06d}")
-            if self.done % self._every() == 0 or self.done == self.e.rounds:
+            if self.done % self._every() == 0 or self.done in (*self.method.candidates(self.e.rounds), self.e.rounds):
                 self._evaluate()
             self.seconds = before + time.perf_counter() - began
             self.files["times"].add(dict(round=self.done, seconds=round(self.seconds, 3)))
@@ -456,6 +459,21 @@ def check_labels(method: Method, split: Split) -> None:
         takes = " or ".join(f"--labels {examples[place]}" for place in examples if place in method.takes)
         there = dict(clients="at the clients", server="at the server", both="at server and clients")[where]
         raise Mistake(f"{method.name} cannot use labels {there}: it takes {takes}.")
+
+
+def warn_of_rounds_without_labels(method: Method, split: Split, per_round: int) -> None:
+    """Say that few clients have labels, so that many rounds choose none of them."""
+    at_server = split.server is not None and len(split.server.labelled) > 0
+    uses_them = "server" in method.takes or "clients" not in method.takes
+    if method.seeks_labels or method.personal or at_server and uses_them:
+        return
+    n, labels = len(split.parts), [len(part.labelled) for part in split.parts if len(part.labelled)]
+    idle = math.comb(n - len(labels), per_round) / math.comb(n, per_round)
+    if idle > IDLE_ROUNDS:
+        logging.getLogger("grapevine").warning(
+            f"{method.name}: {len(labels)} of {n} clients have labels, so about {idle:.0%} of the rounds with --per-round "
+            f"{per_round} have none: choose more clients a round, or spread the labels, as in --labels clients:{sum(labels)}."
+        )
 
 
 # ---------------------------------------------------------------- files that grow

@@ -29,9 +29,13 @@ from grapevine.semi import gradient_diversity, nt_xent, one_hot
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 
 
-def stage_of(server: Server, warmup: float, round: int) -> tuple[int, int, int]:
-    """(stage 1 or 2, round within it, its rounds). The first stage takes the share `warmup` of all rounds."""
-    first = math.ceil(server.rounds * warmup)
+def first_stage(rounds: int, warmup: float) -> int:
+    """The rounds of stage 1: the share `warmup` of all."""
+    return math.ceil(rounds * warmup)
+
+
+def stage_of(server: Server, first: int, round: int) -> tuple[int, int, int]:
+    """(stage 1 or 2, round within it, its rounds), if stage 1 has the `first` rounds."""
     return (1, round, first) if round < first else (2, round - first, server.rounds - first)
 
 

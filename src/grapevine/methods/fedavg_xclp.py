@@ -42,6 +42,7 @@ class XCLP(Method):
 
     name = "xclp"
     title = "FedAvg+XCLP: labels propagated across clients (Scott et al. 2023, Algorithm 2)"
+    seeks_labels = True
 
     alpha: float = param(0.99, "α", "how far labels spread")
     neighbours: int = param(10, "k", "neighbours of a row in the graph")
@@ -64,6 +65,14 @@ class XCLP(Method):
     @property
     def algorithm1(self) -> Algorithm1:
         return Algorithm1(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, reproducible=True)
+
+    def first_stage(self, rounds: int) -> int:
+        """The rounds before the first XCLP: none if the first weights need no training."""
+        return pseudo.first_stage(rounds, self.warmup) if self.init in ("supervised", "contrastive") else 0
+
+    def candidates(self, rounds: int) -> tuple[int, ...]:
+        """The stage-1 model competes on validation."""
+        return (self.first_stage(rounds),)
 
     def check(self, server: Server) -> None:
         self.algorithm1.check()
@@ -236,8 +245,7 @@ class XCLP(Method):
         return pseudo.pretrained(weights, self.init_run, server.classes) if self.init == "pretrained" else weights
 
     def round(self, server: Server, state: dict) -> dict:
-        warmup = self.warmup if self.init in ("supervised", "contrastive") else 0.0
-        stage, t, T = pseudo.stage_of(server, warmup, state["round"])
+        stage, t, T = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
         lr = pseudo.cosine(self.lr, t, T)
         if stage == 1 and self.init == "contrastive":
             return self.contrast_round(server, state, lr)

@@ -31,6 +31,7 @@ class NetworkLabels(Method):
 
     name = "network"
     title = "FedAvg+network: the model's own pseudo-labels (Scott et al. 2023, section 4.2)"
+    seeks_labels = True
     labelled_only: ClassVar[bool] = False
     """True when only clients with labels are chosen in stage 2."""
 
@@ -47,6 +48,13 @@ class NetworkLabels(Method):
         bases.check(self)
         bases.check_fields(self, least=dict(epochs=1, batch=1, weight_decay=0), above=["lr"], shares=["warmup"])
         bases.note_unused_labels(self, server)
+
+    def first_stage(self, rounds: int) -> int:
+        return pseudo.first_stage(rounds, self.warmup)
+
+    def candidates(self, rounds: int) -> tuple[int, ...]:
+        """The stage-1 model competes on validation."""
+        return (self.first_stage(rounds),)
 
     # ------------------------------------------------------------ client
 
@@ -97,7 +105,7 @@ class NetworkLabels(Method):
         return dict(bases.first_state(server, self.base), round=0, labels={id: reply["labels"] for id, reply in hello.items()})
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, T = pseudo.stage_of(server, self.warmup, state["round"])
+        stage, t, T = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
         labelled = {id for id, n in state["labels"].items() if n}
         if stage == 1 or self.labelled_only:
             chosen = server.sample(state["round"], labelled)
@@ -166,7 +174,7 @@ class FedSem(NetworkLabels):
         return found["labels"], found["confidence"]
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, _ = pseudo.stage_of(server, self.warmup, state["round"])
+        stage, t, _ = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
         if stage == 2 and t == 0:
             server.ask(self.label_once, weights=state["weights"])
         return super().round(server, state)
