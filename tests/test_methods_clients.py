@@ -482,6 +482,21 @@ def test_fedmatch_client_that_lost_its_copy_gets_all_of_it_next(digits):
     assert f.round()["known"][1] == 2 and torch.isfinite(f.state["sigma"]).all()
 
 
+@pytest.mark.parametrize(("at_server", "says"), [(0, "client 0 sent .*diverged"), (20, "the server's model diverged")])
+def test_fedmatch_says_that_training_diverged(digits, at_server, says):
+    """NaN is not above the least change that is sent, so a run with lr=1000 ended well, at chance."""
+    m = methods.FedMatch(helpers=1, lr=1000.0)
+    f = Federation(digits, m, labelled=(20, 20), unlabelled=(60, 60), model="mlp", at_server=at_server)
+    with pytest.raises(Mistake, match=says):
+        for _ in range(4):
+            f.round()
+
+
+def test_a_change_that_is_no_number_is_sent():
+    sent = vectors.differences(torch.tensor([0.0, math.nan, -math.inf, 2.0]), 1.0)["values"]
+    assert sent[0].isnan() and sent[1:].tolist() == [-math.inf, 2.0]
+
+
 def test_fedmatch_nearest_by_hand(digits):
     m = methods.FedMatch(interval=3)
     state = dict(
@@ -1097,6 +1112,7 @@ def test_numbers_that_cannot_work_are_refused_before_the_run(digits, name):
     tried = [(field, value) for field, value in NEGATIVE + ZERO + SHARES if field in known]
     assert {"lr"} < {field for field, _ in tried}
     split = digits.split(clients=2, labels="clients:60", seed=1)
+    tried += [(f.name, v) for f in core.parameters(kind) if isinstance(f.default, float) for v in (math.nan, math.inf)]
     for field, value in tried:
         with pytest.raises(Mistake, match=rf"{name}: {field}={value:g} cannot work: take .*, as in --set {field}="):
             Experiment(kind(**{field: value}), split, model="mlp", rounds=1).run()
@@ -1110,6 +1126,9 @@ def test_numbers_that_cannot_work_are_refused_before_the_run(digits, name):
         (methods.XCLP(init_run="runs/a"), "a folder goes with init=pretrained"),
         (methods.XCLP(neighbours=0), "neighbours=0 cannot work"),
         (methods.XCLP(graph_clients=1), "graph_clients=1 is below --per-round 2"),
+        (methods.XCLP(graph_clients=50), "graph_clients=50 are more than the 2 clients there are: take fewer"),
+        (methods.XCLP(warmup=1.0), "with warmup=1 all of --rounds 4 are in stage 1.*: take more rounds, or --set warmup=0"),
+        (methods.XCLP(init="contrastive", warmup=0.9), "all of --rounds 4 are in stage 1"),
         (methods.PerClientLP(alpha=1.0), "alpha=1 spreads without end"),
         (methods.ProtoFSSL(), "helpers=5 are more than --per-round 2"),
         (methods.ProtoFSSL(helpers=2, preset="mine"), "preset=mine is not known: take paper or code"),
@@ -1121,6 +1140,14 @@ def test_numbers_that_cannot_work_are_refused_before_the_run(digits, name):
 def test_settings_that_cannot_work_are_refused_before_the_run(digits, method, says):
     with pytest.raises(Mistake, match=says):
         Federation(digits, method, model="mlp")
+
+
+def test_more_helpers_than_fedmatch_can_have_and_a_run_without_xclp_are_refused(digits):
+    split = digits.split(clients=6, labels="clients:60", seed=1)
+    with pytest.raises(Mistake, match="helpers=3, and --per-round 2 in interval=1 rounds leaves 2 to choose from: take fewer"):
+        Experiment(methods.FedMatch(helpers=3, interval=1), split, model="mlp", rounds=2, per_round=2).run()
+    with pytest.raises(Mistake, match="with warmup=0.5 all of --rounds 1 are in stage 1"):
+        Experiment(methods.XCLP(bits=64), split, model="mlp", rounds=1, per_round=2).run()
 
 
 @pytest.mark.parametrize("method", [methods.XCLP(), methods.NetworkLabels(), methods.FedSem()], ids=lambda m: m.name)

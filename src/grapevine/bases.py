@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from grapevine.core import Client, Id, Method, Server
+from grapevine.core import Client, Id, Method, Server, parameters
 from grapevine.errors import Mistake
 from grapevine.learn import Weights, add, average, parameter_names, pull, push, subtract
 from grapevine.models import Network
@@ -36,10 +36,12 @@ def check(method: Method) -> None:
 def check_fields(
     method: Method, least: Mapping[str, float] | None = None, above: Iterable[str] = (), shares: Iterable[str] = ()
 ) -> None:
-    """Refuse numbers below `least`, not above 0, or outside 0 to 1 (shares, probabilities, decays)."""
+    """Refuse numbers below `least`, not above 0, or outside 0 to 1 (shares, probabilities, decays); in any field, NaN and ∞."""
     asked = [(name, smallest, math.inf, f"{smallest:g} or more") for name, smallest in (least or {}).items()]
     asked += [(name, math.ulp(0.0), math.inf, "more than 0") for name in above]
     asked += [(name, 0, 1, "0 to 1") for name in shares]
+    numbers = [f.name for f in parameters(type(method)) if isinstance(f.default, float)]
+    asked += [(name, -math.inf, math.inf, "a number") for name in numbers]
     for name, low, high, take in asked:
         value = getattr(method, name)
         if not (low <= value <= high and math.isfinite(value)):

@@ -87,9 +87,14 @@ def _check(used: dict[Any, Weights], first_id: Any, first: Weights) -> None:
     for id, weights in used.items():
         if {name: (w.shape, w.dtype) for name, w in weights.items()} != shapes:
             raise Mistake(f"client {id} sent weights of another shape than client {first_id}: do both run the same model?")
-        for name, w in weights.items():
-            if w.is_floating_point() and not torch.isfinite(w).all():
-                raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, try a smaller lr.")
+        check_finite(id, weights)
+
+
+def check_finite(id: Any, sent: Weights) -> None:
+    """Refuse what a client sent after its training diverged."""
+    for name, w in sent.items():
+        if w.is_floating_point() and not torch.isfinite(w).all():
+            raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, try a smaller lr.")
 
 
 def subtract(a: Weights, b: Weights) -> Weights:

@@ -54,8 +54,8 @@ def stamp(which: Tensor, t: int, stamps: Tensor) -> Tensor:
 
 
 def differences(change: Tensor, cut: float = 0.0) -> dict:
-    """What is to be added, where it is above `cut` in size; smaller changes are left out."""
-    return _pack(change.abs() > cut, change, add=True)
+    """What is to be added; changes up to `cut` in size are left out. NaN is not: who gets it must see that training diverged."""
+    return _pack(~(change.abs() <= cut), change, add=True)
 
 
 def since(vector: Tensor, changed: Tensor, known: int | None) -> dict:

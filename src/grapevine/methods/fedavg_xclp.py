@@ -75,8 +75,8 @@ class XCLP(Method):
         return (self.first_stage(rounds),)
 
     def check(self, server: Server) -> None:
-        self.algorithm1.check()
         bases.check(self)
+        self.algorithm1.check()
         bases.check_words(self, init=("supervised", "contrastive", "pretrained", "random"))
         least = dict(neighbours=1, graph_clients=0, epochs=1, batch=1, weight_decay=0)
         bases.check_fields(self, least, above=["lr", "temperature"], shares=["warmup"])
@@ -89,8 +89,17 @@ class XCLP(Method):
         bases.note_unused_labels(self, server)
         if self.graph_clients and self.graph_clients < server.per_round:
             raise Mistake(f"xclp: graph_clients={self.graph_clients} is below --per-round {server.per_round}.")
+        if self.graph_clients > len(server.clients):
+            raise Mistake(
+                f"xclp: graph_clients={self.graph_clients} are more than the {len(server.clients)} clients there are: take fewer."
+            )
         if max(self.graph_clients, server.per_round) < 2:
             raise Mistake("xclp: labels travel between clients, so say --per-round 2 or more.")
+        if self.first_stage(server.rounds) >= server.rounds:
+            raise Mistake(
+                f"xclp: with warmup={self.warmup:g} all of --rounds {server.rounds} are in stage 1, which propagates no labels: "
+                "take more rounds, or --set warmup=0."
+            )
 
     # ------------------------------------------------------------ client
 

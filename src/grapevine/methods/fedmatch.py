@@ -29,7 +29,7 @@ from grapevine.core import Client, Id, Method, Predict, Server, param, rng, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
-from grapevine.learn import average
+from grapevine.learn import average, check_finite, require_finite
 from grapevine.models import Network
 from grapevine.semi import consistency_kl, cross_entropy
 from grapevine.vectors import Decomposed
@@ -68,6 +68,11 @@ class FedMatch(Method):
         bases.check_words(self, preset=("paper", "code"))
         if self.helpers >= len(server.clients):
             raise Mistake(f"fedmatch: helpers={self.helpers}, and a client has {len(server.clients) - 1} others: take fewer.")
+        if self.helpers > server.per_round * self.interval:
+            raise Mistake(
+                f"fedmatch: helpers={self.helpers}, and --per-round {server.per_round} in interval={self.interval} rounds leaves "
+                f"{server.per_round * self.interval} to choose from: take fewer, or a longer interval."
+            )
 
     def setting(self, at_server: bool) -> dict:
         """The fields that the paper sets by where the labels are."""
@@ -97,7 +102,7 @@ class FedMatch(Method):
         local = Decomposed(client.model(), before["sigma"], before["psi"], buffers)
         others = [Decomposed(client.model(), before["sigma"], h, buffers).model.eval() for h in helpers.values()]
         self.learn(client, local, others, told, round)
-        after = dict(sigma=local.sigma, psi=torch.where(local.psi.abs() > told["zero"], local.psi, 0.0))
+        after = dict(sigma=local.sigma, psi=torch.where(local.psi.abs() <= told["zero"], 0.0, local.psi))
         moved = {part: after[part] - before[part] for part in (("psi", "sigma") if len(data.labelled) else ("psi",))}
         reply = {part: vectors.differences(change, told["cut"]) for part, change in moved.items()}
         return dict(reply, vector=self.embed(client, local, noise_seed), buffers=local.buffers(), n=n)
@@ -178,6 +183,8 @@ class FedMatch(Method):
         each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}
         asked = server.ask(self.train, each=each, buffers=state["buffers"], at_server=at_server, noise_seed=server.seed, round=t)
         replies = {id: r for id, r in asked.items() if r["n"]}
+        for id, r in replies.items():
+            check_finite(id, {part: r[part]["values"] for part in ("sigma", "psi") if part in r})
         zero = torch.zeros_like(state["psi"])
         moved = {part: {id: vectors.unpack(r[part], zero) for id, r in replies.items() if part in r} for part in ("sigma", "psi")}
         pseudo.note_diversity(server, [dict(theta=psi + moved["sigma"].get(id, zero)) for id, psi in moved["psi"].items()])
@@ -215,6 +222,7 @@ class FedMatch(Method):
         for _ in range(self.epochs):
             for at in torch.randperm(len(server.data), generator=draw).split(told["batch"]):
                 losses.append(self.step_sigma(local, server.data, at, state["rate"]["lr"]))
+        require_finite(local.model, f"lr of {self.lr:g}")
         changed = dict(state["changed"], sigma=vectors.stamp(local.sigma != state["sigma"], t, state["changed"]["sigma"]))
         rate = pseudo.plateau(state["rate"], sum(losses) / len(losses), told["patience"])
         return dict(state, sigma=local.sigma, buffers=local.buffers(), changed=changed, rate=rate)
