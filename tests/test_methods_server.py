@@ -1,5 +1,6 @@
 """Methods with labels at the server: equations against loops, numbers worked by hand, what is sent, and what is refused."""
 
+import inspect
 import json
 import math
 from dataclasses import replace
@@ -53,6 +54,36 @@ def messages(digits, method, labels="server:40", **settings):
     Experiment(method, split, rounds=2, per_round=2, model="mlp", mode="strict", **settings,
                tap=lambda way, step, client, data: seen.append((way, step, wire.decode(data)))).run()  # fmt: skip
     return seen
+
+
+def spied(monkeypatch, server):
+    """What trains in turns, as it is called, in place of the training: the loss, whose rows, lr, epochs, mix and kind of view."""
+    calls, fix_mix = [], inspect.signature(alternate.fit_fix_mix)
+    whose = lambda rows: "server" if rows.x is server.data.x and torch.equal(rows.index, server.data.index) else "client"  # noqa: E731
+
+    def fit_fix_mix(*words, **named):
+        bound = fix_mix.bind(*words, **named)
+        bound.apply_defaults()
+        it = bound.arguments
+        calls.append(("L_s", whose(it["rows"]), it["lr"], it["epochs"], it["mix"], "strong" if it["strong"] else "weak"))
+
+    def contrast(method, model, rows, lr, draw, batch):
+        calls.append(("L_c", whose(rows), lr))
+
+    monkeypatch.setattr(alternate, "fit_fix_mix", fit_fix_mix)
+    monkeypatch.setattr(methods.FedAnchor, "_contrast", contrast)
+    return calls
+
+
+def halved(a, b):
+    """The uniform mean of two clients' weights."""
+    return {name: (a[name].double() + b[name].double()) / 2 for name in a}
+
+
+def close(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name].double(), b[name].double(), rtol=1e-6, atol=1e-7)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -241,6 +272,34 @@ def test_the_contrastive_epoch_lowers_the_loss_and_can_be_kept_to_the_head(digit
         assert loss() < start
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(client_mixup=True, server_mixup=False),  # the mixups of table 3
+        dict(client_mixup=True, server_mixup=True),
+        dict(client_mixup=False, server_mixup=False),
+        dict(client_mixup=False, server_mixup=True),
+        dict(server_strong=False),
+        dict(contrastive=False),
+    ],
+    ids=str,
+)
+def test_fedanchor_trains_in_turns_by_its_switches(digits, monkeypatch, fields):
+    method = methods.FedAnchor(threshold=-1.0, pretrain=3, pretrain_lr=0.2, lr=0.4, epochs=2, server_epochs=2, mix=0.7, **fields)
+    server, _ = federation(digits, method, rounds=2)
+    calls = spied(monkeypatch, server)
+    method.round(server, method.round(server, method.setup(server)))
+
+    def at_server(lr, epochs):  # an epoch of L_s, one of L_c, in turns
+        mix, view = 0.7 if method.server_mixup else 0.0, "strong" if method.server_strong else "weak"
+        return epochs * [("L_s", "server", lr, 1, mix, view), *([("L_c", "server", lr)] if method.contrastive else [])]
+
+    at_clients = lambda lr: 2 * [("L_s", "client", lr, 2, 0.7 if method.client_mixup else 0.0, "strong")]  # noqa: E731
+    half = alternate.annealed(0.4, 1, 2)
+    expected = [*at_server(0.2, 3), *at_clients(0.4), *at_server(0.4, 2), *at_clients(half), *at_server(half, 2)]
+    assert calls == expected
+
+
 def test_overhead_of_250_anchors_on_resnet18_is_table_4s(digits):
     """250 anchors of 128 numbers beside 11.17 million: 0.29 %. Labels are sent too, two bytes each."""
     method = methods.FedAnchor(threshold=1.0, pretrain=0, server_epochs=0)
@@ -291,6 +350,28 @@ def test_semifl_trains_on_what_reaches_the_threshold(digits):
     server, _ = federation(digits, method)
     new = method.round(server, state)
     assert server.notes["qualified"] == (12 + 17) / 2 and not same(state["weights"], new["weights"])
+
+
+@pytest.mark.parametrize(("client_mixup", "server_mixup"), [(True, False), (True, True), (False, False), (False, True)])
+def test_semifl_trains_in_turns_by_its_switches(digits, monkeypatch, client_mixup, server_mixup):
+    method = methods.SemiFL(threshold=0.0, pretrain=3, lr=0.4, epochs=2, server_epochs=4, mix=0.7, client_mixup=client_mixup,
+                            server_mixup=server_mixup)  # fmt: skip
+    server, _ = federation(digits, method, rounds=2)
+    calls = spied(monkeypatch, server)
+    method.round(server, method.round(server, method.setup(server)))
+    at_server = lambda lr, epochs: [("L_s", "server", lr, epochs, 0.7 if server_mixup else 0.0, "weak")]  # noqa: E731
+    at_clients = lambda lr: 2 * [("L_s", "client", lr, 2, 0.7 if client_mixup else 0.0, "strong")]  # noqa: E731
+    half = alternate.annealed(0.4, 1, 2)
+    assert calls == [*at_server(0.4, 3), *at_clients(0.4), *at_server(0.4, 4), *at_clients(half), *at_server(half, 4)]
+
+
+def test_semifl_averages_clients_of_12_and_17_rows_uniformly(digits):
+    method = methods.SemiFL(threshold=0.0, epochs=1, server_epochs=0, global_momentum=0.0)
+    server, _ = federation(digits, method)
+    state = method.setup(server)
+    replies = server.ask(method.train, weights=state["weights"], statistics={}, lr=method.lr, round=0)
+    assert [replies[i]["qualified"] for i in (0, 1)] == [12, 17]
+    close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]))
 
 
 def test_statistics_are_those_of_all_rows_and_make_predictions_independent_of_the_batch(digits):
@@ -382,6 +463,29 @@ def test_fedcons_target_is_a_moving_average_that_lasts(digits):
         assert kept["projector"].keys() == fedcon.part(server.model().state(), "projector.").keys()
 
 
+def test_fedcons_server_trains_first_and_after_a_uniform_average(digits, monkeypatch):
+    method = methods.FedCon(epochs=1, hidden=16)
+    server, data = federation(digits, method)
+    trained = []
+
+    def at_server(self, server, weights, t, name):  # in place of the training
+        trained.append((t, name))
+        return {name: w + 0.25 for name, w in weights.items()}
+
+    monkeypatch.setattr(methods.FedCon, "_at_server", at_server)
+    state = method.setup(server)
+    first = at_server(method, server, state["weights"], 0, "by hand")
+    replies = server.ask(method.train, backbone=fedcon.part(first, "features."), round=0)
+    assert [len(data[i].unlabelled) for i in replies] == [12, 17]
+    server._transport.manifests.clear()  # projector and target from the beginning again
+    trained.clear()
+    new = method.round(server, state)
+    mean = {**first, **halved(replies[0]["weights"], replies[1]["weights"])}
+    close(new["weights"], {name: w + 0.25 for name, w in mean.items()})
+    method.round(server, new)
+    assert trained == [(0, "first"), (0, "train"), (1, "train")]
+
+
 # ---------------------------------------------------------------- MP-SSFL
 
 
@@ -436,6 +540,16 @@ def test_a_client_with_nothing_relevant_is_left_out_and_counted(digits):
     state = method.setup(server)
     new = method.round(server, state)
     assert same(state["weights"], new["weights"]) and server.notes["nothing_relevant"] == 2
+
+
+def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(digits):
+    method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=1)
+    server, _ = federation(digits, method, "server:100,clients:200")
+    state = method.setup(server)
+    relevant = [int((memory(server, i)["decided"]["action"] != mp_ssfl.ASIDE).sum()) for i in (0, 1)]
+    assert 0 < relevant[0] < relevant[1]
+    replies = server.ask(method.train, weights=state["weights"], round=0)
+    close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]))
 
 
 def test_mend_false_sets_wrong_labels_aside_and_still_labels_the_unlabelled(digits):
