@@ -16,13 +16,12 @@ count alike is checked at the start. Results: cost_account.json beside this file
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from machine import about, table, write
+from machine import ROOT, about, fill, table, write
 from torch import Tensor, nn
 
 from grapevine import methods, models, wire
@@ -30,8 +29,6 @@ from grapevine.core import Method, ModelSource, Server
 from grapevine.data.rows import ClientData, Rows, Scale
 from grapevine.simulate import Simulation
 
-PAGE = Path(__file__).parent.parent / "docs" / "costs.md"
-TABLE = re.compile(r"(?<=<!-- made by benchmarks/cost_account.py -->\n).*?(?=<!-- end -->)", re.S)
 SHAPE, CLASSES, LABELLED, UNLABELLED = (3, 32, 32), 10, 50, 490
 HELPERS, AUGMENTATIONS, INTERVAL = 2, 2, 10  # |H_r|, A and R_H of the paper's example
 PAPER = dict(
@@ -217,8 +214,8 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def document(result: dict[str, Any], path: Path = PAGE) -> None:
-    path.write_text(TABLE.sub(lambda _: f"\n{markdown(result)}\n\n", path.read_text(encoding="utf-8")), encoding="utf-8")
+def document(result: dict[str, Any], root: Path = ROOT) -> None:
+    fill(root / "docs" / "costs.md", "cost_account.py", markdown(result))
 
 
 def show(result: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three writers, and nothing is kept")
     quick = parser.parse_args().quick
+    machine = about()
     V, y, writer = load(3 if quick else None)
     start, cpu = time.perf_counter(), time.process_time()
     planes = g.hyperplanes(fresh_secret(), BITS, V.shape[1], b"benchmark")
@@ -84,7 +85,7 @@ def main() -> None:
         residual=float(f"{solution.residual:.1e}"),
         peak_memory_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         accuracy={},
-        machine=about(),
+        machine=machine,
     )
     for labelled in (0.1, 1.0):
         known, new = settings(y, writer, labelled)

@@ -78,7 +78,6 @@ def main() -> None:
     quick = parser.parse_args().quick
     base = dict(clients=2, points=80, bits=64, classes=2) if quick else BASE
     machine = about()
-    busy = machine["load"] >= 0.5
     measured = []
     with one_blas_thread():
         for way in (*JOBS, ALONE):
@@ -89,8 +88,7 @@ def main() -> None:
                     measured += measure(varied, sizes, way, base, repeats=1 if quick else 3)
     print(table(("", *base, "CPU-s"), [(each["way"], *(each[name] for name in base), each["cpu_seconds"]) for each in measured]))
     if not quick:
-        note = f"other work ran on the machine (load {machine['load']} at the start)" if busy else "nothing else ran"
-        write(__file__, dict(machine=machine, note=note, base=base, measured=measured))
+        write(__file__, dict(machine=machine, base=base, measured=measured))
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ def main() -> None:
         data, n, method = options.child
         print(json.dumps(child(data, int(n), method)))
         return
+    machine = about()
     cases = [(data, n) for n in (2500, 20000) for data in ("fashion-mnist", "cifar10 features")]
     cases += [("fashion-mnist and mnist", 100000)] if options.large else []
     cases = [("fashion-mnist", 500)] if options.quick else cases
@@ -181,7 +182,7 @@ def main() -> None:
     for line in compare(rows):
         print(line)
     if not options.quick:
-        write(__file__, dict(machine=about(), rows=rows, compared=compare(rows)))
+        write(__file__, dict(machine=machine, rows=rows, compared=compare(rows)))
 
 
 if __name__ == "__main__":

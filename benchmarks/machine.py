@@ -1,11 +1,12 @@
-"""What a benchmark says about itself: the machine, the versions, the date, the commit; how it counts processor time; and the
-environments of the peers it runs beside."""
+"""What a benchmark says about itself: the machine, the versions, the date, the commit; how it counts processor time; how its
+numbers get into the pages; and the environments of the peers it runs beside."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PINS = Path(__file__).parent.parent / "constraints.txt"
+ROOT = Path(__file__).parent.parent  # of the repository: README.md and docs/
+PINS = ROOT / "constraints.txt"
 PACKAGES = ("grapevine-fl", "numpy", "scipy", "scikit-learn", "numba", "torch", "cryptography", "gmpy2")
 
 
@@ -76,6 +78,20 @@ def write(script: str, result: dict) -> None:
     path = Path(script).with_suffix(".json")
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written: {path.name}")
+
+
+def fill(page: Path, mark: str, text: str) -> None:
+    """Puts a text between `<!-- made by benchmarks/MARK -->` and the next `<!-- end -->` of a page."""
+    place = re.compile(rf"(?<=<!-- made by benchmarks/{re.escape(mark)} -->\n).*?(?=<!-- end -->)", re.S)
+    new, count = place.subn(lambda _: f"\n{text}\n\n", page.read_text(encoding="utf-8"))
+    if count != 1:
+        raise SystemExit(f"{page.name} has {count} places for {mark}, not one")
+    page.write_text(new, encoding="utf-8")
+
+
+def markdown(head: tuple[str, ...], rows: list[tuple]) -> str:
+    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(map(str, row)) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 @contextmanager

@@ -379,6 +379,7 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="without Flower and pfl")
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits; writes nothing")
     flags = parser.parse_args()
+    machine = about()
     clients, rows = (10, 50) if flags.quick else (100, ROWS)
     rounds, repeats = (1, 1) if flags.quick else (flags.rounds, flags.repeats)
     split = make_split(clients, rows, flags.quick)
@@ -410,7 +411,7 @@ def main() -> None:
         seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
         one_worker_against_bare_loop=one / bare, two_workers_speedup=one / two,
         two_bare_loops_speedup=bare / best["two bare loops at once"],
-        machine=about(),
+        machine=machine,
     )  # fmt: skip
     few, many = (10, 20) if flags.quick else (100, 1000)
     shape = split.dataset.x.shape

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from machine import markdown
 from matplotlib.figure import Figure
 
 from grapevine.page import LIGHT
@@ -20,7 +21,8 @@ PAGE = DOCS / "speed.md"
 HEAD = """# How fast
 
 Made by `python benchmarks/speed.py` from the JSON files in `benchmarks/`, which `make bench` writes. Ratios within one run
-compare; seconds depend on the machine (two cores) and on what else ran on it, which each file says.
+compare; seconds depend on the machine and on what else ran on it: below each table stand the command, when and at which commit
+it ran, and the load that it noted, which is how many processes ran or waited.
 """
 POWERS = "CPU-seconds ~ size to the power of the exponent, fitted over the sizes in the file; in brackets from the two largest."
 COLOURED = ("plain", "psm", "mlwe", "paillier", "ot", "propagation alone")  # a protocol looks the same in every plot
@@ -32,14 +34,18 @@ def read(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def table(head: tuple[str, ...], rows: list[tuple]) -> str:
-    lines = [" | ".join(head), " | ".join("---" for _ in head), *(" | ".join(map(str, row)) for row in rows)]
-    return "\n".join(f"| {line} |" for line in lines)
+def ran(name: str, found: dict) -> str:
+    """The command that made a file, and what the file says of when it ran and beside what."""
+    machine = found.get("machine") or found.get("about") or found
+    words = dict(commit="commit {}", date="{}", cores="{} cores", load="load {}")
+    return ", ".join(
+        [f"`python benchmarks/{name}.py`", *(word.format(machine[key]) for key, word in words.items() if key in machine)]
+    )
 
 
 def simulator(found: dict) -> str:
     rows = [(name, f"{each['best']:.2f}", f"{each['median']:.2f}") for name, each in found["seconds_per_round"].items()]
-    text = [found["setting"] + ".", table(("", "seconds a round, best", "median"), rows)]
+    text = [found["setting"] + ".", markdown(("", "seconds a round, best", "median"), rows)]
     text.append(f"One worker takes {found['one_worker_against_bare_loop']:.2f} times the bare loop, two workers are "
                 f"{found['two_workers_speedup']:.2f} times as fast as one; two bare loops at once, with nothing between them, "
                 f"{found['two_bare_loops_speedup']:.2f} times as fast as one, which is what the second core gives.")  # fmt: skip
@@ -58,9 +64,9 @@ def hamming(found: dict) -> str:
     written = [
         (each["protocol"], f"{each['cpu_hours']:.3g}", f"{each['bytes'] / 1e6:.0f}") for each in found["as_written_extrapolated"]
     ]
-    text = [table(("protocol, 500 × 500 rows, 4096 bits", "CPU-seconds, all sides", "MB"), rows)]
+    text = [markdown(("protocol, 500 × 500 rows, 4096 bits", "CPU-seconds, all sides", "MB"), rows)]
     text.append("The paper's protocols as written, one operation measured and multiplied by their number:")
-    text.append(table(("protocol", "CPU-hours", "MB"), written))
+    text.append(markdown(("protocol", "CPU-hours", "MB"), written))
     text.append(f"Growth for one pair of clients: {POWERS}")
     text.append("![Log–log plots of CPU-seconds against rows and bits](growth-hamming.svg)")
     return "\n\n".join([*text, exponents("protocol", hamming_panels(found))])
@@ -84,7 +90,7 @@ def growth(found: dict) -> str:
             f"Growth: {POWERS}"]  # fmt: skip
     text.append("![Log–log plots of CPU-seconds against clients, points, bits and classes](growth.svg)")
     text.append(exponents("label job", growth_panels(found)))
-    return "\n\n".join([*text, f"{found['note'][0].upper()}{found['note'][1:]}."])
+    return "\n\n".join(text)
 
 
 def growth_panels(found: dict) -> Panels:
@@ -96,7 +102,7 @@ def growth_panels(found: dict) -> Panels:
 
 def exponents(what: str, panels: Panels) -> str:
     names = dict.fromkeys(name for series in panels.values() for name in series)
-    return table((what, *panels), [(name, *(powers(series.get(name)) for series in panels.values())) for name in names])
+    return markdown((what, *panels), [(name, *(powers(series.get(name)) for series in panels.values())) for name in names])
 
 
 def powers(points: dict[int, float] | None) -> str:
@@ -146,10 +152,13 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def xclp_round(found: dict) -> str:
-    rows = [(f"whole protocol, {each['protocol']}", f"{each['cpu_seconds']:.2f}") for each in found["whole"]]
+    rows = []
+    for each in found["whole"]:
+        more = ", with the expected accuracy" if each["expected_accuracy"] else ""
+        rows.append((f"whole protocol, {each['protocol']}{more}", f"{each['cpu_seconds']:.2f}"))
     rows.append(("the plain part", f"{found['plain_part']['cpu_seconds']:.2f}"))
     rows.append(("the dense inverse that the paper writes, alone", f"{found['dense_inverse_cpu_seconds']:.2f}"))
-    return table(("5 clients × 500 rows, 4096 bits", "CPU-seconds, all parties"), rows)
+    return markdown(("5 clients × 500 rows, 4096 bits", "CPU-seconds, all parties"), rows)
 
 
 def augment(found: dict) -> str:
@@ -159,7 +168,7 @@ def augment(found: dict) -> str:
 
 def spreading(found: dict) -> str:
     rows = [(each["data"], each["n"], each["theirs"], each["times_as_fast"], each["points_better"]) for each in found["compared"]]
-    return table(("data", "points", "scikit-learn's", "times as fast", "points better"), rows)
+    return markdown(("data", "points", "scikit-learn's", "times as fast", "points better"), rows)
 
 
 def cleanlab(found: dict) -> str:
@@ -168,7 +177,7 @@ def cleanlab(found: dict) -> str:
     rows = [
         (each["data"], f"{each['flipped']:.0%}", each["way"], *(f"{each[key]['mean']:.3f}" for key in keys)) for each in measured
     ]
-    return table(("data", "flipped", "wrong labels found by", *keys), rows)
+    return markdown(("data", "flipped", "wrong labels found by", *keys), rows)
 
 
 def train_round(found: dict) -> str:
@@ -177,7 +186,7 @@ def train_round(found: dict) -> str:
         network = each["best"]["network"]["cpu_seconds"]
         seconds = {name: one["cpu_seconds"] for name, one in each["best"].items()}
         rows += [(each["model"], name, f"{value:.2f}", f"{value / network:.2f}") for name, value in seconds.items()]
-    return table(("model", "pseudo-labels by", "CPU-seconds a round", "against network"), rows)
+    return markdown(("model", "pseudo-labels by", "CPU-seconds a round", "against network"), rows)
 
 
 PARTS = {
@@ -191,27 +200,28 @@ PARTS = {
     "clean_cleanlab": ("Wrong labels against cleanlab", cleanlab),
 }
 PICTURES = {"secure_hamming": ("growth-hamming.svg", hamming_panels), "growth": ("growth.svg", growth_panels)}
-OTHERS = ("femnist_graph", "cost_account", "mlwe_security")
+OTHERS = ("femnist_graph", "cost_account")
+
+
+def page() -> str:
+    text = HEAD
+    for name, (title, tell) in PARTS.items():
+        if found := read(name):
+            text += f"\n## {title}\n\n{tell(found)}\n\n{ran(name, found)}.\n"
+    there = [f"- {ran(name, found)}: `benchmarks/{name}.json`\n" for name in OTHERS if (found := read(name))]
+    return text + "\n## More\n\n" + "".join(there)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="print the page, keep nothing")
     quick = parser.parse_args().quick
-    text = HEAD
-    for name, (title, tell) in PARTS.items():
-        found = read(name)
-        if found:
-            text += f"\n## {title}\n\n{tell(found)}\n\n`python benchmarks/{name}.py`\n"
-        if found and name in PICTURES:
-            file, panels = PICTURES[name]
+    text = page()
+    for name, (file, panels) in PICTURES.items():
+        if found := read(name):
             figure = draw(panels(found))
             if not quick:
                 save(figure, DOCS / file)
-    there = [name for name in OTHERS if read(name)]
-    text += (
-        "\n## More\n\n" + "\n".join(f"- `python benchmarks/{name}.py` wrote `benchmarks/{name}.json`" for name in there) + "\n"
-    )
     if quick:
         print(text)
     else:

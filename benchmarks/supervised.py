@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 from pathlib import Path
 from statistics import mean, stdev
 
-from machine import about, write
+from machine import ROOT, about, fill, write
 
 import grapevine as gv
 
-PAGE = Path(__file__).parent.parent / "docs" / "methods" / "supervised.md"
-TABLE = re.compile(r"(?<=<!-- made by benchmarks/supervised.py -->\n).*?(?=<!-- end -->)", re.S)
 PARTITIONS = ("iid", "dirichlet:0.3")
 SETTINGS = {"clients:100": ("fedavg", "fedprox", "scaffold", "supervised", "alone"), "server:100": ("server-only",)}
 
@@ -58,19 +55,19 @@ def table(methods: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def show(methods: dict[str, dict], path: Path = PAGE) -> None:
-    path.write_text(TABLE.sub(lambda _: f"\n{table(methods)}\n\n", path.read_text(encoding="utf-8")), encoding="utf-8")
+def document(result: dict, root: Path = ROOT) -> None:
+    fill(root / "docs" / "methods" / "supervised.md", "supervised.py", table(result["methods"]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test: one seed, two rounds; writes nothing")
     quick = parser.parse_args().quick
-    methods = measure(*((1, 2) if quick else (5, 20)))
-    print(table(methods))
+    result = dict(about=about(), methods=measure(*((1, 2) if quick else (5, 20))))
+    print(table(result["methods"]))
     if not quick:
-        write(__file__, dict(about=about(), methods=methods))
-        show(methods)
+        write(__file__, result)
+        document(result)
 
 
 if __name__ == "__main__":
