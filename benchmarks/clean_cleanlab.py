@@ -13,7 +13,8 @@ then see the same probabilities and given labels, party by party:
     disagree               every label that is not the likeliest class: the least one can do
 
 Precision, recall and F1 of wrong labels over all parties' rows; mean and spread over three seeds. cleanlab runs in an environment
-of its own, which this script makes. Results: clean_cleanlab.json beside this file. `--quick`: digits, one seed, without cleanlab.
+of its own, which this script makes. Results: clean_cleanlab.json beside this file, and a table of docs/clean.md.
+`--quick`: digits, one seed, without cleanlab.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from machine import about, environment, table, write
+from machine import ROOT, about, environment, fill, markdown, table, write
 
 import grapevine as gv
 from grapevine.data.labels import flip
@@ -36,6 +37,12 @@ DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
 CLEANLAB = "cleanlab==2.9.0"
 SETTINGS = {"digits": dict(server=200, parties=5, rows=300), "fashion-mnist": dict(server=1000, parties=10, rows=500)}
 FLIPS, SEEDS = (0.2, 0.4), (0, 1, 2)
+NAMES = {  # on the page
+    "mended": "mended (clean)",
+    "mended or doubted": "mended, or set aside with a loss above Υ",
+    "cleanlab": "cleanlab, as it is",
+    "disagree": "every label that is not the likeliest class",
+}
 
 THERE = """
 import json, sys
@@ -101,10 +108,24 @@ def score(found: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
     return dict(precision=precision, recall=recall, f1=2 * hit / (int(found.sum()) + int(wrong.sum())))
 
 
+def document(result: dict, root: Path = ROOT) -> None:
+    columns = dict.fromkeys((cell["data"], cell["flipped"]) for cell in result["results"])
+    cells = {(cell["way"], cell["data"], cell["flipped"]): cell for cell in result["results"]}
+    rows = [(name, *(_cell(cells[(way, *column)]) for column in columns)) for way, name in NAMES.items()]
+    head = ("F1 of wrong labels (precision / recall)", *(f"{data}, {100 * share:.0f} % flipped" for data, share in columns))
+    fill(root / "docs" / "clean.md", "clean_cleanlab.py", markdown(head, rows))
+
+
+def _cell(scores: dict) -> str:
+    f1, precision, recall = (scores[key]["mean"] for key in ("f1", "precision", "recall"))
+    return f"{f1:.2f} ({precision:.2f} / {recall:.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits, without cleanlab; writes nothing")
     flags = parser.parse_args()
+    machine = about()
     python = None if flags.quick else environment("cleanlab", free=(CLEANLAB,))
     cells = []
     for name in ("digits",) if flags.quick else SETTINGS:
@@ -121,7 +142,9 @@ def main() -> None:
     print(table(("mean over seeds", "precision", "recall", "F1"), lines))
     if not flags.quick:
         setting = dict(settings=SETTINGS, flips=FLIPS, seeds=SEEDS, tau=0.95, upsilon=0.5, model="cnn", cleanlab=CLEANLAB)
-        write(__file__, dict(about=about(), setting=setting, results=cells))
+        result = dict(about=machine, setting=setting, results=cells)
+        write(__file__, result)
+        document(result)
 
 
 if __name__ == "__main__":

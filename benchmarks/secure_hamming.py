@@ -4,7 +4,8 @@
 
 At the paper's size, 500 × 500 rows of 4096 bits, and then at other numbers of rows and bits. Seconds are processor time of this
 process with matrix products on one thread; bytes are those of the encoded messages. Every result is compared with `plain`, bit
-for bit. The best of several runs counts, since others may use the machine. Results: secure_hamming.json beside this file.
+for bit. The best of several runs counts, since others may use the machine. Results: secure_hamming.json beside this file, and the
+tables of costs in docs/threat-model.md and docs/mlwe-parameters.md.
 
 The paper's protocols *as written* (a ciphertext for every bit; an oblivious transfer for every bit of every pair of rows) are
 not run: they would take hours to months. Their figures are extrapolated: single operations of our own code, without packing or
@@ -16,9 +17,10 @@ from __future__ import annotations
 import argparse
 import gc
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
-from machine import Stopwatch, about, one_blas_thread, table, write
+from machine import ROOT, Stopwatch, about, fill, markdown, one_blas_thread, table, write
 
 from grapevine import graph, wire
 from grapevine.crypto import mlwe, ot, paillier, psm
@@ -234,6 +236,21 @@ def show_written(rows: list[dict], n: int, L: int) -> None:
     print(table(("protocol", "CPU-hours", "GB", "CPU-microseconds of one operation"), lines))
 
 
+def document(result: dict, root: Path = ROOT) -> None:
+    pairs = {each["protocol"]: each for each in result["pair"]}
+    rows = [
+        (f"`{name}`", f"{each['cpu_seconds']:.2g}", f"{sum(each['bytes'].values()) / 1e6:.1f}") for name, each in pairs.items()
+    ]
+    fill(root / "docs" / "threat-model.md", "secure_hamming.py", markdown(("protocol", "CPU-seconds", "MB"), rows))
+    sides, sent = pairs["mlwe"]["sides"], pairs["mlwe"]["bytes"]
+    steps = (("encrypt, once for all partners", "j encrypts", f"{sent['ciphertexts']:,} to k"),
+             ("evaluate", "k", f"{sent['reply']:,} back"),
+             ("decrypt", "j decrypts", ""),
+             ("combine", "server", f"{sent['shares']:,} to the server, from both"))  # fmt: skip
+    rows = [(name, f"{sides[side]:.2f}", text) for name, side, text in steps]
+    fill(root / "docs" / "mlwe-parameters.md", "secure_hamming.py", markdown(("", "CPU-seconds", "bytes"), rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; nothing is written")
@@ -261,6 +278,7 @@ def main() -> None:
         result["as_written_extrapolated"] = as_written(n, L, 3072, 50)
         show_written(result["as_written_extrapolated"], n, L)
     write(__file__, result)
+    document(result)
 
 
 if __name__ == "__main__":
