@@ -50,6 +50,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/xclp_train_round.py
 	$(BIN)/python benchmarks/clean_cleanlab.py
 	$(BIN)/python benchmarks/supervised.py
+	$(BIN)/python benchmarks/docs_numbers.py
 	$(BIN)/python benchmarks/xclp_parts.py
 	$(BIN)/python benchmarks/anchor_parts.py
 	$(BIN)/python benchmarks/speed.py

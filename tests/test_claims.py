@@ -101,9 +101,10 @@ def test_marked_places_in_the_docs_are_those_of_their_files(claims, tmp_path):
     shutil.copy(root / "README.md", tmp_path)
     pages = [path.relative_to(root) for path in [root / "README.md", *(root / "docs").rglob("*.md")]]
     places = [place for page in pages for place in MADE.finditer((root / page).read_text(encoding="utf-8"))]
-    assert {place["script"] for place in places} == {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "supervised"}
+    scripts = {place["script"] for place in places}
+    assert scripts == {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "supervised"}
     assert all(place["text"].strip() for place in places)
-    for name in {place["script"] for place in places}:
+    for name in scripts:
         claims(name).document(json.loads((FOLDER.parent / f"{name}.json").read_text()), tmp_path)
     for page in pages:
         assert (tmp_path / page).read_text(encoding="utf-8") == (root / page).read_text(encoding="utf-8"), page
