@@ -237,6 +237,23 @@ def test_both_heads_are_judged_and_nothing_else_changes(digits, monkeypatch):
     assert all(line["pseudo_label_accuracy_classification"] in shares for line in fixed.history[1:])
 
 
+def test_pseudo_labels_in_the_history(digits):
+    """Right of those used and of all, and how sure: of none used no share is right, rather than 0 %."""
+    split, words = digits.split(clients=2, labels="server:60", seed=1), dict(model="mlp", rounds=1, seed=1, device="cpu")
+    nothing, everything = (
+        gv.train(gv.methods.SemiFL(epochs=1, pretrain=1, threshold=threshold), split, **words).history[-1]
+        for threshold in (1.0, 0.0)
+    )
+    assert nothing["pseudo_labels_used"] == 0 and nothing["pseudo_label_accuracy"] is None
+    assert nothing["pseudo_labels_confidence"] is None
+    assert everything["pseudo_labels_used"] == everything["pseudo_labels_of"] == nothing["pseudo_labels_of"]
+    assert (
+        everything["pseudo_label_accuracy"] == everything["pseudo_labels_right_of_all"] == nothing["pseudo_labels_right_of_all"]
+    )
+    assert 0.1 <= everything["pseudo_labels_confidence"] <= 1
+    assert 0 < nothing["flops"] < everything["flops"]
+
+
 def test_the_latent_space_is_kept_at_the_rounds_asked_for(digits, tmp_path):
     split = digits.split(clients=3, labels="clients:60", seed=1)
     words = dict(model="mlp", rounds=8, per_round=2, seed=1, device="cpu", latent=4)

@@ -279,8 +279,10 @@ class Client:
         rows = self.data.test
         return dict(confusion=confusion(guesses(predict, rows), rows.y, len(self.data.classes)))
 
-    def judge(self, labels: Tensor | Callable[[], Tensor], used: Tensor | None = None, head: str = "") -> None:
-        """Tell what labels a method gives the unlabelled rows (−1: none), and which it uses.
+    def judge(
+        self, labels: Tensor | Callable[[], Tensor], used: Tensor | None = None, head: str = "", confidence: Tensor | None = None
+    ) -> None:
+        """Tell what labels a method gives the unlabelled rows (−1: none), which it uses, and how sure it is of each.
 
         In a simulation, where the truth is known, the history then shows how many are right. Elsewhere nothing happens.
         `head` names labels that the method only compares its own with; given as a function, they are computed where they can be
@@ -292,7 +294,7 @@ class Client:
             flops = self.meter.flops
             labels = labels()
             self.meter.flops = flops
-        self._judge(labels, labels >= 0 if used is None else used, head)
+        self._judge(labels, labels >= 0 if used is None else used, head, confidence)
 
 
 def run_step(method: Method, name: str, client: Client, payload: dict) -> dict:

@@ -276,12 +276,11 @@ class _Driver:
                 line[name] = _number(learn.accuracy(self._counts(predict, rows)))
         for head, judged in sorted(self.simulation.take_judged().items()):
             if judged["n"]:
-                tail = f"_{head}" if head else ""
-                line[f"pseudo_label_accuracy{tail}"] = _number(judged["right"] / max(judged["used"], 1))
-                line[f"pseudo_labels_used{tail}"], line[f"pseudo_labels_of{tail}"] = judged["used"], judged["n"]
+                line |= _pseudo_labels(judged, f"_{head}" if head else "")
         line.update(self.server.notes)
         self.server.notes = {}
         line["bytes_up"], line["bytes_down"] = self.server.account.totals["up"], self.server.account.totals["down"]
+        line["flops"] = self._flops()
         self.files["history"].add(line)
         self.last_shared = self.store.put(wire.encode(shared))
         # Without validation rows, and for personal models, nothing is selected: the newest state is kept.
@@ -420,6 +419,20 @@ class _Driver:
 
 def _size(part: Any) -> int:
     return len(part.labelled) + len(part.unlabelled)
+
+
+def _pseudo_labels(judged: dict[str, int], tail: str) -> dict[str, float | None]:
+    """For the history: the pseudo-labels since the evaluation before. Of none used, no share is right."""
+    used = judged["used"]
+    line = {
+        f"pseudo_label_accuracy{tail}": _number(judged["right"] / used) if used else None,
+        f"pseudo_labels_used{tail}": used,
+        f"pseudo_labels_of{tail}": judged["n"],
+        f"pseudo_labels_right_of_all{tail}": _number(judged["right_of_all"] / judged["n"]),
+    }
+    if "confidence" in judged:
+        line[f"pseudo_labels_confidence{tail}"] = _number(judged["confidence"] / 1e6 / used) if used else None
+    return line
 
 
 def _number(value: float) -> float | None:

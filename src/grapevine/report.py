@@ -32,6 +32,7 @@ MOST_ROWS = 50  # clients in the picture of the split
 MOST_CLASSES = 100  # in a picture
 MOST_FIELDS = 8  # told apart in the bars of the messages
 ALONE = "alone"  # the method that clients are compared with
+ALL, CONFIDENCE = "pseudo_labels_right_of_all", "pseudo_labels_confidence"
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
 TITLES = {QUALIFIED: "Qualified rows per client", "anchor_overhead": "Anchors sent, % of the model's bytes"}
 
@@ -308,6 +309,10 @@ def _pseudo_labels(history: list[dict]) -> str:
     heads = dict.fromkeys(name.removeprefix(JUDGED) for line in lines for name in line if name.startswith(JUDGED))
     for head in heads:
         right[f"the {head} head on the same rows"] = [line.get(JUDGED + head) for line in lines]
+    if any(line.get(ALL) is not None for line in lines):
+        right["right, of all rows"] = [line.get(ALL) for line in lines]
+    if any(line.get(CONFIDENCE) is not None for line in lines):
+        right["mean confidence of those used"] = [line.get(CONFIDENCE) for line in lines]
     right["used, of those guessed"] = [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in lines]
     note = "Pseudo-labels compared with the truth, which no client sees."
     used = charts.columns(
@@ -328,7 +333,7 @@ def _thinned(lines: list[dict], keep: Sequence[int] = ()) -> list[dict]:
 
 def _notes(history: list[dict]) -> list[str]:
     """What else the method wrote down, each as a curve."""
-    known = {"round", "accuracy", "validation_accuracy", "bytes_up", "bytes_down"}
+    known = {"round", "accuracy", "validation_accuracy", "bytes_up", "bytes_down", "flops"}
     known |= {QUALIFIED} if any("pseudo_label_accuracy" in line for line in history) else set()
     names = dict.fromkeys(name for line in history for name in line if name not in known)
     return [_curve(history, name) for name in names if not name.startswith("pseudo_label")]

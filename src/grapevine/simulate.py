@@ -214,22 +214,26 @@ class Simulation:
         client.memory = memory
         return client
 
-    def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str], None] | None:
+    def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str, Tensor | None], None] | None:
         if self._truth is None:
             return None
 
-        def judge(labels: Tensor, used: Tensor, head: str) -> None:
-            right = int(((labels.cpu() == self._truth(id)) & used.cpu()).sum())
-            self.add_judged({head: dict(n=len(labels), used=int(used.sum()), right=right)})
+        def judge(labels: Tensor, used: Tensor, head: str, confidence: Tensor | None) -> None:
+            labels, used = labels.cpu(), used.cpu()
+            right = (labels == self._truth(id)) & (labels >= 0)
+            counts = dict(n=len(labels), used=int(used.sum()), right=int((right & used).sum()), right_of_all=int(right.sum()))
+            if confidence is not None:  # in millionths, so that the sum does not depend on who comes first
+                counts["confidence"] = round(1e6 * float(confidence.cpu()[used].sum(dtype=torch.float64)))
+            self.add_judged({head: counts})
 
         return judge
 
     def add_judged(self, counts: dict[str, dict[str, int]]) -> None:
         with self._lock:
             for head, numbers in counts.items():
-                known = self.judged.setdefault(head, dict(n=0, used=0, right=0))
-                for name in known:
-                    known[name] += numbers[name]
+                known = self.judged.setdefault(head, {})
+                for name, number in numbers.items():
+                    known[name] = known.get(name, 0) + number
 
     def _fault(self, step: str, id: Id, round: int) -> Fault | None:
         for fault in self._faults:

@@ -95,7 +95,7 @@ class FedAnchor(Method):
         rows, draw = client.data.unlabelled, client.rng("train", round)
         model = alternate.loaded(client.model(weights), statistics)
         score, guess = self.similarities(model, rows, anchors, labels, len(client.data.classes), draw).max(1)  # line 18
-        client.judge(guess, score > self.threshold)
+        client.judge(guess, score > self.threshold, confidence=score)
         if self.contrastive:  # figure 9: what the other head would say of the same rows
             client.judge(lambda: self.classified(model, rows, len(client.data.classes)), score > self.threshold, "classification")
         fix = torch.nonzero(score > self.threshold).flatten()  # equation 5

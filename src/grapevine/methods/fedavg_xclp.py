@@ -189,7 +189,7 @@ class XCLP(Method):
             self._receive(client, rows, parties, round, attempt)
         found = client.memory["pseudo"]
         labels, confidence = found["labels"], found["confidence"]
-        client.judge(labels, (labels >= 0) & (confidence > 0))
+        client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
         n = len(client.data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
         class_weight = class_weight if len(class_weight) else None
         return self._update(client, weights, control, lr, round, labels, confidence, class_weight, n)

@@ -72,7 +72,7 @@ class NetworkLabels(Method):
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Line 7 with labels of this client's own making, and line 8."""
         labels, confidence = self.pseudo_labels(client, weights)
-        client.judge(labels, (labels >= 0) & (confidence > 0))
+        client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
         return self._update(client, weights, control, lr, round, labels, confidence)
 
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:

@@ -72,8 +72,8 @@ class SemiFL(Method):
         model = alternate.loaded(client.model(weights), statistics)
         views = Views(rows)
         logits = alternate.outputs(model, rows, lambda at: views.weak(at, draw), len(client.data.classes))
-        labels, sure, _ = pseudo_labels(logits, self.threshold, logits=True)
-        client.judge(labels, sure)
+        labels, sure, confidence = pseudo_labels(logits, self.threshold, logits=True)
+        client.judge(labels, sure, confidence=confidence)
         fix = torch.nonzero(sure).flatten()
         if not len(fix):
             return dict(n=0, qualified=0)
