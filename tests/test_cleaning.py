@@ -254,6 +254,7 @@ def grapevine(*words):
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
+FOLDERS = ("images", "--server", "photos")
 FLAGS = ("--server", "experts.csv", "--label", "kind", "--id", "name", "--truth", "truth", "--epochs", 20)
 
 
@@ -326,7 +327,11 @@ def bad(name):
     Path("full/file").touch()
     Path("empty.csv").touch()
     Path("images/a").mkdir(parents=True)
-    Image.new("L", (8, 8)).save("images/a/1.png")
+    Path("photos/a").mkdir(parents=True)
+    for path in ("images/a/1.png", "photos/a/1.png"):
+        Image.new("L", (8, 8)).save(path)
+    if name == "a result's":
+        Path("north.csv").rename("result.json.csv")
     if name == "nan":
         change("north.csv", 3, "f1", "")
     if name == "text":
@@ -360,6 +365,10 @@ def bad(name):
         ("", ["images", *FLAGS, "--out", "x"], "images is a folder and others are files"),
         ("", ["north.csv", *FLAGS, "--embed", "efficientnet-lite0", "--out", "x"], "efficientnet-lite0 takes images"),
         ("", ["north.csv", *FLAGS, "--embed", "norun", "--out", "x"], "norun holds no model.safetensors"),
+        ("", [*FOLDERS, "--label", "nonsense", "--out", "x"], "--label nonsense names a column of a table or of a labels.csv"),
+        ("", [*FOLDERS, "--features", "a,b", "--out", "x"], "photos holds images, and --features is for tables: leave it out"),
+        ("", [*FOLDERS, "--id", "q", "--impute", "--out", "x"], "--id and --impute are for tables: leave them out"),
+        ("a result's", ["result.json.csv", *FLAGS, "--out", "x"], "the job writes a file of that name: rename the party"),
         ("nan", ["north.csv", *FLAGS, "--out", "x"], "north.csv, line 4, column 'f1': the value is missing"),
         ("text", ["north.csv", *FLAGS, "--out", "x"], "'many' is not a number"),
         ("column", ["north.csv", *FLAGS, "--out", "x"], "north.csv lacks column 'f1'"),
@@ -390,6 +399,11 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(files, what, 
         ([SERVER], dict(scale="log"), "scale 'log' is not known"),
         ([SERVER], dict(names=["../up"]), "without slashes"),
         ([SERVER, SERVER], dict(names=["a", "a"]), "two parties are called 'a'"),
+        (
+            [SERVER],
+            dict(names=["Report.html"]),
+            "a party is called 'Report.html', and its folder will be, where the job writes a",
+        ),
         (["north.csv"], {}, "some of the server and the parties are files and others arrays"),
     ],
 )
@@ -489,6 +503,8 @@ def test_arrays_and_npz_of_images_are_images(tmp_path):
     channels_first = np.repeat(x[:, None], 3, 1)
     assert cleaning.from_arrays(own, [(channels_first, y)])[1][0].x.shape == (20, 3, 8, 8)
     np.savez(tmp_path / "flat.npz", X=x.reshape(20, -1), y=y)
+    with pytest.raises(Mistake, match="s.npz holds images, and --impute is for tables"):
+        gv.clean([tmp_path / "a.npz"], server=tmp_path / "s.npz", label="y", impute=True)
     with pytest.raises(Mistake, match="flat.npz is a table and others hold images"):
         gv.clean([tmp_path / "flat.npz"], server=tmp_path / "s.npz", label="y")
 

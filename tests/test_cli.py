@@ -130,6 +130,8 @@ def test_images_with_a_trained_run(tmp_path, monkeypatch, digits):
     quick = ["--secure", "psm", "--bits", "128"]
     bare = grapevine("label", *NAMES, *quick, "--out", "labels")
     assert bare.exit_code == 2 and "north is a folder of images: say --embed" in bare.output
+    columns = grapevine("label", *NAMES, *quick, "--embed", "run", "--features", "a,b", "--impute", "--out", "labels")
+    assert columns.exit_code == 2 and "north holds images, and --features and --impute are for tables" in columns.output
     done = grapevine("label", *NAMES, *quick, "--embed", "run", "--out", "labels")
     assert done.exit_code == 0, done.output
     rows = read("labels/north/labels.csv")

@@ -441,6 +441,7 @@ def test_what_is_learnt_is_said_by_the_settings():
         (blobs(), dict(scale="log"), "scale 'log' is not known"),
         (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
+        (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),
         (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from grapevine.data import tables
 from grapevine.data.datasets import images
 from grapevine.errors import Mistake
 from grapevine.labelling import Party
-from grapevine.parties import PIXELS, PRETRAINED, model_features, party_names
+from grapevine.parties import PIXELS, PRETRAINED, model_features, party_names, refuse_flags_of_tables
 from grapevine.runs import Model
 
 
@@ -44,6 +44,8 @@ def read_files(server: str | Path, parties: Sequence[str | Path], label: str | N
     if any(folders) and not all(folders):
         odd = paths[folders.index(True)]
         raise Mistake(f"{odd} is a folder and others are files: give the server and all parties as tables or all as folders.")
+    if all(folders):
+        _check_folders(paths, label, id, features, impute)
     model = Model.load(embed) if embed not in (None, PRETRAINED) else None
     if all(folders):
         size = None if embed is None else PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
@@ -56,10 +58,20 @@ def read_files(server: str | Path, parties: Sequence[str | Path], label: str | N
     return read[0], read[1:]
 
 
+def _check_folders(paths: Sequence[str], label: str | None, id: str | None, features: Sequence[str] | None, impute: bool) -> None:
+    refuse_flags_of_tables(paths[0], id, features, impute)
+    if label and not any(map(_listed, paths)):
+        raise Mistake(f"--label {label} names a column of a table or of a labels.csv, and {paths[1]} has none: leave it out, the "
+                      "names of the folders inside are the labels.")  # fmt: skip
+
+
+def _listed(path: str) -> bool:
+    return (Path(path).expanduser() / "labels.csv").exists()
+
+
 def _read_folder(path: str, name: str, label: str | None, truth: str | None, size: int | None) -> Holding:
     """Images: folders of classes, or a labels.csv in which `label` and `truth` name columns."""
-    listed = (Path(path).expanduser() / "labels.csv").exists()
-    other = [column for column in (label if listed else None, truth) if column and column != "label"]
+    other = [column for column in (label if _listed(path) else None, truth) if column and column != "label"]
     found = tables.read_images(path, size, other)
     labels = list(found.other.get(label, found.labels))
     return Holding(name, found.x.numpy(), labels, found.ids, found.other.get(truth), pictures=found.x)
@@ -74,6 +86,7 @@ def _read_tables(paths: Sequence[str], names: Sequence[str], label: str | None, 
         odd = next((path for path, x in zip(paths, pixels) if x is None), None)
         if odd is not None:
             raise Mistake(f"{odd} is a table and others hold images: give the server and all parties in one form.")
+        refuse_flags_of_tables(paths[0], None, None, impute)
         read = [tables.read_table(path, label, *_own(path, id, truth, i == 0)) for i, path in enumerate(paths)]
         return [Holding(name, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for name, x, t in zip(names, pixels, read)]
     read = []

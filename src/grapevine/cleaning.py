@@ -29,7 +29,7 @@ from grapevine.data import tables
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.experiment import check_head
-from grapevine.labelling import require_new
+from grapevine.labelling import check_names, require_new
 from grapevine.learn import fit
 from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_epochs, check_thresholds, moments, standardised
 from grapevine.runs import peak_memory_mb
@@ -342,7 +342,7 @@ def check(server: Holding, parties: Sequence[Holding], method: Clean) -> list[st
     """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
     if not parties:
         raise Mistake("no party was given: give at least one whose labels are to be cleaned.")
-    _check_names([party.name for party in parties])
+    check_names([party.name for party in parties])
     if not server.classes:
         raise Mistake("the server has no labelled row: its labels are what the parties' are measured by.")
     if len(server.classes) == 1:
@@ -374,14 +374,6 @@ def check(server: Holding, parties: Sequence[Holding], method: Clean) -> list[st
         if still:
             notes.append(f"{still} of {server.x.shape[1]} features never change in the server's rows, and are left out.")
     return notes
-
-
-def _check_names(names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise Mistake(f"two parties are called '{name}': give every party a name of its own.")
-        if name in ("", ".", "..") or "/" in name or "\\" in name:
-            raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
 
 
 def _some(names: Sequence[str], most: int = 5, quote: str = "'") -> str:

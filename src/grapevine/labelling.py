@@ -36,6 +36,7 @@ from grapevine.store import Memory
 
 REVIEW = 50  # rows in review.csv
 HISTOGRAM = 20  # bins of the report's confidence histogram
+FILES = ("result.json", "messages.jsonl", "report.html")  # beside the parties' folders
 
 
 @dataclass(frozen=True)
@@ -340,12 +341,7 @@ def check(parties: Sequence[Party], method: Label, abstain: float) -> list[str]:
         raise Mistake(f"groups is {method.groups}, and {len(parties)} parties make 1 to {most}: a group has at least two.")
     if not 0 <= abstain <= 1:
         raise Mistake(f"abstain is {abstain:g}: take a confidence between 0 and 1.")
-    names = [party.name for party in parties]
-    for name in names:
-        if names.count(name) > 1:
-            raise Mistake(f"two parties are called '{name}': give every party a name of its own.")
-        if name in ("", ".", "..") or "/" in name or "\\" in name:
-            raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
+    check_names([party.name for party in parties])
     first = parties[0]
     for party in parties:
         if not len(party.x):
@@ -449,6 +445,18 @@ def _graph(group: dict, clients: dict[str, Client], parties: Sequence[Party]) ->
 
 
 # ---------------------------------------------------------------- the folder
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Of the label and the clean job: every party has a folder of its name, beside the job's own files."""
+    for name in names:
+        if names.count(name) > 1:
+            raise Mistake(f"two parties are called '{name}': give every party a name of its own.")
+        if name in ("", ".", "..") or "/" in name or "\\" in name:
+            raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
+        if name.lower() in FILES:
+            raise Mistake(f"a party is called '{name}', and its folder will be, where the job writes a file of that name: "
+                          "rename the party or its file.")  # fmt: skip
 
 
 def require_new(out: str | Path | None) -> None:

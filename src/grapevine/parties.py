@@ -35,6 +35,8 @@ def read_parties(
         raise Mistake(f"{odd} is a folder and others are files: give all parties as tables or all as folders of images.")
     if all(folders) and embed is None:
         raise Mistake(f"{paths[0]} is a folder of images: say --embed {PRETRAINED}, or --embed RUN with a train run's folder.")
+    if all(folders):
+        refuse_flags_of_tables(paths[0], id, features, impute)
     model = Model.load(embed) if embed not in (None, PRETRAINED) else None
     if all(folders):
         read = [_read_images(path, label, truth, model) for path in paths]
@@ -53,6 +55,14 @@ def read_parties(
             x, said = model_features(model, x, path)
         out.append(Party(name, x, labels, ids, true, said))
     return out
+
+
+def refuse_flags_of_tables(images: str, id: str | None, features: Sequence[str] | None, impute: bool) -> None:
+    """Images have neither columns nor missing values."""
+    given = [flag for flag, value in (("--id", id), ("--features", features), ("--impute", impute)) if value]
+    if given:
+        raise Mistake(f"{images} holds images, and {' and '.join(given)} {'is' if len(given) == 1 else 'are'} for tables: "
+                      f"leave {'it' if len(given) == 1 else 'them'} out.")  # fmt: skip
 
 
 def party_names(paths: Sequence[str]) -> list[str]:
