@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
-from grapevine.data import datasets
+from grapevine.data import datasets, download
 from grapevine.data.datasets import cache_dir, embedding_scale, hold_out, image_scale, load, names, places, table_scale
 from grapevine.errors import Mistake
 
@@ -360,6 +360,15 @@ def test_a_missing_set_says_where_it_looked_and_what_to_do(tmp_path, monkeypatch
     for word in ("svhn", "train_32x32.mat", str(tmp_path / "given"), str(tmp_path / "environment"), str(cache_dir())):
         assert word in str(error.value)
     assert "`grapevine data get svhn`" in str(error.value) and "--data-dir" in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(download.BY_HAND))
+def test_a_missing_set_does_not_recommend_a_download_that_is_refused(tmp_path, name):
+    """`data get cifar10-lite0` was recommended, and said that it cannot be downloaded; the same for the others made by hand."""
+    with pytest.raises(Mistake) as error:
+        load(name, tmp_path)
+    assert "data get" not in str(error.value) and download.way(name, tmp_path) in str(error.value)
+    assert str(tmp_path / name) in str(error.value) and str(error.value).endswith(", or say --data-dir.")
 
 
 def test_bad_requests(tmp_path):

@@ -625,9 +625,11 @@ def load_known(name: str, data_dir: str | Path | None, options: dict[str, Any]) 
         return load_digits()
     found = find(name, data_dir)
     if found is None:
+        from grapevine.data.download import way  # which reads this module
+
         files = " and ".join(LAYOUTS[name][-1].files).replace("|", " or ")
         looked = ", ".join(map(str, places(data_dir))) + pickled(name, data_dir)
-        raise Mistake(f"no files of {name} ({files}) in {looked}: run `grapevine data get {name}` or say --data-dir.")
+        raise Mistake(f"no files of {name} ({files}) in {looked}: {way(name, data_dir)}, or say --data-dir.")
     folder, layout = found
     try:
         return layout.read(folder, **options)

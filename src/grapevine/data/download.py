@@ -99,12 +99,13 @@ BY_HAND = {
     "fed-isic2019": "accept the terms at challenge.isic-archive.com/data (2019), then put ISIC_2019_Training_Input.zip,"
     " ISIC_2019_Training_GroundTruth.csv and the file train_test_split of FLamby (github.com/owkin/FLamby,"
     " flamby/datasets/fed_isic2019/dataset_creation_scripts) into {folder}",
-    "derma": "accept the terms of HAM10000 at doi.org/10.7910/DVN/DBW86T, then put the images at 28×28 as dermamnist28.npz"
-    " (arrays x, y, site, split_corrected, class_names, site_names) into {folder}",
-    "femnist": "run LEAF's femnist script (github.com/TalwalkarLab/leaf), then put its images as femnist_leaf.npz (arrays x, y,"
-    " writer, writer_names) into {folder}",
-    "cifar10-lite0": "put the features of EfficientNet-lite0 as cifar10_lite0_256.npz (arrays x_train, y_train, x_test, y_test)"
-    " into {folder}",
+    "derma": "accept the terms of HAM10000 at doi.org/10.7910/DVN/DBW86T, then put its images as dermamnist28.npz (arrays x,"
+    " uint8 (n, 28, 28, 3), y, site (the metadata's column dataset as a number), split_corrected (0 train, 1 val, 2 test: no lesion"
+    " in two of them), class_names, site_names) into {folder}",
+    "femnist": "run LEAF's femnist script (github.com/TalwalkarLab/leaf), then put its images as femnist_leaf.npz (arrays x,"
+    " uint8 (n, 28, 28) with ink 255, y (0 to 61: digits, A–Z, a–z), writer (0, 1, …), writer_names) into {folder}",
+    "cifar10-lite0": "run `python benchmarks/prepare.py` in a checkout of Grapevine, which makes cifar10_lite0_256.npz, then put"
+    " it into {folder}",
 }
 
 
@@ -120,8 +121,13 @@ def get(name: str, folder: str | Path | None = None, progress: Progress | None =
         raise Mistake(f"there is no data set {name!r}{suggestion}, choose one of {', '.join(NAMES)}.")
     target = places(folder)[0] / name
     if name in BY_HAND:
-        raise Mistake(f"{name} cannot be downloaded for you: {BY_HAND[name].format(folder=target)}.")
+        raise Mistake(f"{name} cannot be downloaded for you: {way(name, folder)}.")
     return [fetch(file, target / file.name, progress, timeout) for file in SOURCES.get(name, ())]  # digits needs none
+
+
+def way(name: str, folder: str | Path | None = None) -> str:
+    """How to come by a data set: the command that fetches it, or what to do by hand."""
+    return BY_HAND[name].format(folder=places(folder)[0] / name) if name in BY_HAND else f"run `grapevine data get {name}`"
 
 
 def fetch(file: File, target: Path, progress: Progress | None = None, timeout: float = 30) -> Path:
