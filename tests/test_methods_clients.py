@@ -719,6 +719,50 @@ def test_support_comes_first_and_a_single_label_has_no_query():
     assert y[S].tolist() == [0, 1, 2] and y[Q].tolist() == [0, 0, 2] and not set(S.tolist()) & set(Q.tolist())
 
 
+def test_of_two_labels_or_more_one_is_left_for_the_query():
+    """support=2 with two labels a class took both, and nothing was learned from labels."""
+    y = torch.tensor([0, 0, 0, 0, 1, 2, 2])
+    S, Q = protofssl.support_and_query(y, 4, 3, 2, stream(0))
+    assert y[S].tolist() == [0, 0, 0, 1, 2] and y[Q].tolist() == [0, 2] and not set(S.tolist()) & set(Q.tolist())
+    S, Q = protofssl.support_and_query(y, 4, 0, 2, stream(0))  # of Algorithm 2: every label is a query
+    assert not len(S) and y[Q].tolist() == [0, 0, 1, 2, 2]
+
+
+def few_labels(digits, **settings):
+    """Two clients with two labels of each of four classes."""
+    split = digits.split(clients=2, labels="clients:60", seed=1)
+    parts = []
+    for p in split.parts:
+        kept = torch.cat([torch.nonzero(p.labels == k).flatten()[:2] for k in range(4)])
+        parts.append(replace(p, labelled=p.labelled[kept], labels=p.labels[kept]))
+    method = methods.ProtoFSSL(helpers=1, steps_per_round=2, unlabelled=10, **settings)
+    return Experiment(method, replace(split, parts=tuple(parts)), model="mlp", rounds=2, per_round=2)
+
+
+def test_protofssl_learns_from_labels_with_a_support_of_all_of_them(digits, caplog):
+    many = few_labels(digits, support=2, weight=0.0).run()
+    assert [record.message for record in caplog.records] == [
+        "protofssl: support=2, and no client has more than 2 labels of a class: one of them is kept for the query, as with --set "
+        "support=1."
+    ]
+    assert wire.encode(many.shared) == wire.encode(few_labels(digits, support=1, weight=0.0).run().shared)
+    start = few_labels(digits).run().history[0]["accuracy"]
+    assert many.history[-1]["accuracy"] > start + 0.05
+
+
+def test_protofssl_refuses_to_keep_every_prototype_back(digits):
+    """It then answered class 0 for every row."""
+    with pytest.raises(Mistake, match="least=50 keeps every prototype back, since no client has more than 2 .*--set least=2"):
+        few_labels(digits, least=50).run()
+    few_labels(digits, least=2).run()
+
+
+def test_protofssl_without_prototypes_finds_all_classes_alike(digits):
+    f = Federation(digits, methods.ProtoFSSL(helpers=2), labelled=(20, 4), model="mlp")
+    predict = f.method.predictor(f.source.new(None, core.Meter()), f.method.shared(f.state))
+    torch.testing.assert_close(predict(f.data[0].unlabelled.inputs()), torch.full((8, 10), 0.1))
+
+
 def test_protofssl_round(digits):
     m = methods.ProtoFSSL(helpers=2, steps_per_round=2, least=2, lr=1e-3)
     f = Federation(digits, m, labelled=(20, 0, 9), unlabelled=(8, 9, 5), model="mlp")
@@ -1196,7 +1240,7 @@ def test_rounds_that_have_labels_are_not_said(digits, caplog):
 
 
 def test_a_class_with_one_label_is_said_once(digits, caplog):
-    f = Federation(digits, methods.ProtoFSSL(helpers=2, support=3, query=4), labelled=(6, 14), model="mlp")
+    f = Federation(digits, methods.ProtoFSSL(helpers=2, query=4), labelled=(6, 14), model="mlp")
     counts = [torch.bincount(d.labelled.y, minlength=10) for d in f.data.values()]
     singles = sum(int((c == 1).sum()) for c in counts)
     assert singles and any((c >= 2).any() for c in counts)

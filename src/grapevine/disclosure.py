@@ -75,6 +75,7 @@ TRAINING = {  # by field, or by step and field where a field means different thi
     "present": "which classes have labelled rows enough for a prototype",
     "pairs": "how many classes have two labelled rows or more",
     "singles": "how many classes have one labelled row",
+    "most": "how many labelled rows the class with most of them has",
     "labels": "how many rows are labelled",
     "rows": "how many rows this party has",
     "losses": "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is",

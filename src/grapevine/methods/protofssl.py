@@ -4,8 +4,9 @@ Clients exchange class prototypes, through the server, to pseudo-label each othe
 Departures and decisions: the distance is squared Euclidean as in Snell et al. (`preset=code`: its mean over the dimensions, as
 the authors' code has it); one "local epoch" is one gradient step on one episode, as their code runs it; no gradient through
 pseudo-labels (`preset=code`: as there); models are averaged by size (`preset=code`: uniformly); a class that a helper lacks is
-the mean over the helpers that have it, and so is a class that the client itself lacks. A class with one label gives a prototype
-and no query. Labelled and unlabelled rows are disjoint.
+the mean over the helpers that have it, and so is a class that the client itself lacks. A class with fewer labels than support and
+query take gives its support first, but of two labels or more one is kept for the query, or nothing would be learned from labels;
+one label gives a prototype and no query. (The paper's classes have enough.) Labelled and unlabelled rows are disjoint.
 `--norm sbn` is here what their code calls so: batch normalisation whose running statistics are those of the last batch, averaged
 with the weights. RMSprop begins anew in every round: in the authors' simulation all clients share one optimiser, which parties
 with data of their own cannot.
@@ -86,9 +87,9 @@ class ProtoFSSL(Method):
 
     @step
     def hello(self, client: Client) -> dict:
-        """Whether a class has a label for the support and one for the query."""
+        """Whether a class has a label for the support and one for the query, and how many labels a class has at most."""
         counts = torch.bincount(client.data.labelled.y, minlength=1)
-        return dict(pairs=int((counts >= 2).sum()), singles=int((counts == 1).sum()))
+        return dict(pairs=int((counts >= 2).sum()), singles=int((counts == 1).sum()), most=int(counts.max()))
 
     @step
     def train(self, client: Client, weights: dict, helpers: dict, round: int) -> dict:
@@ -175,13 +176,25 @@ class ProtoFSSL(Method):
         hello = server.ask(self.hello)
         if not any(reply["pairs"] for reply in hello.values()):
             raise Mistake("protofssl: no client has two labels of one class, a support and a query: give clients more labels.")
+        most = max(reply["most"] for reply in hello.values())
+        if self.least > most:
+            raise Mistake(
+                f"protofssl: least={self.least} keeps every prototype back, since no client has more than {most} labels of a "
+                f"class: say --set least={most} or less."
+            )
         singles = sum(reply["singles"] for reply in hello.values())
         server.note(classes_with_one_label=singles)
+        log = logging.getLogger("grapevine")
         if singles:
-            logging.getLogger("grapevine").warning(
+            log.warning(
                 f"protofssl: {singles} times a client has one label of a class: it gives a prototype, and nothing to classify."
             )
-        return dict(weights=server.model().state(), helpers={}, sets={}, round=0)
+        if self.support >= most:
+            log.warning(
+                f"protofssl: support={self.support}, and no client has more than {most} labels of a class: one of them is kept "
+                f"for the query, as with --set support={most - 1}."
+            )
+        return dict(weights=server.model().state(), helpers={}, sets={}, classes=len(server.classes), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
         round, sets = state["round"], state["sets"]
@@ -195,12 +208,12 @@ class ProtoFSSL(Method):
         learned = {i: r for i, r in replies.items() if r["n"]}
         pseudo.note_diversity(server, [subtract(r["weights"], state["weights"]) for r in learned.values()])
         weights = average(learned, by=None if self.preset == "code" else "n", otherwise=state["weights"])
-        return dict(weights=weights, helpers=helpers, sets=fresh or sets, round=round + 1)
+        return dict(state, weights=weights, helpers=helpers, sets=fresh or sets, round=round + 1)
 
     # ------------------------------------------------------------ prediction
 
     def shared(self, state: dict) -> dict:
-        return dict(weights=state["weights"], sets={str(i): s for i, s in state["sets"].items()})
+        return dict(weights=state["weights"], sets={str(i): s for i, s in state["sets"].items()}, classes=state["classes"])
 
     def predictor(self, model: Network, shared: dict) -> Predict:
         """Softmax of the distances to the latest prototypes, averaged over the clients that sent them."""
@@ -209,7 +222,7 @@ class ProtoFSSL(Method):
 
         def predict(x: Tensor) -> Tensor:
             if theirs is None:  # before the first round there are no prototypes: no class is likelier than another
-                return torch.ones(len(x), 1, device=x.device)
+                return torch.full((len(x), int(shared["classes"])), 1 / int(shared["classes"]), device=x.device)
             means, present = fill(theirs)
             logits = prototype_logits(model.features(x), means, self.distance).masked_fill(~present[:, None, :], -1e9)
             return torch.softmax(logits, -1).mean(0)
@@ -240,11 +253,13 @@ def fill(theirs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def support_and_query(y: Tensor, classes: int, support: int, query: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Positions of the support and the query rows of every class, at random and disjoint; support comes first."""
+    """Positions of the support and the query rows of every class, at random and disjoint; support comes first, and of two rows or
+    more one is left for the query."""
     S, Q = [y.new_empty(0)], [y.new_empty(0)]
     for k in range(classes):
         rows = torch.nonzero(y == k).flatten()
         rows = rows[torch.randperm(len(rows), generator=draw)]
-        S.append(rows[:support])
-        Q.append(rows[support : support + query])
+        n_S = min(support, max(len(rows) - 1, 1))
+        S.append(rows[:n_S])
+        Q.append(rows[n_S : n_S + query])
     return torch.cat(S), torch.cat(Q)
