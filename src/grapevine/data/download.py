@@ -100,8 +100,8 @@ BY_HAND = {
     " ISIC_2019_Training_GroundTruth.csv and the file train_test_split of FLamby (github.com/owkin/FLamby,"
     " flamby/datasets/fed_isic2019/dataset_creation_scripts) into {folder}",
     "derma": "accept the terms of HAM10000 at doi.org/10.7910/DVN/DBW86T, then put its images as dermamnist28.npz (arrays x,"
-    " uint8 (n, 28, 28, 3), y, site (the metadata's column dataset as a number), split_corrected (0 train, 1 val, 2 test: no lesion"
-    " in two of them), class_names, site_names) into {folder}",
+    " uint8 (n, 28, 28, 3), y, site (the metadata's column dataset as a number), split_corrected (0 train, 1 val, 2 test: no"
+    " lesion in two of them), class_names, site_names) into {folder}",
     "femnist": "run LEAF's femnist script (github.com/TalwalkarLab/leaf), then put its images as femnist_leaf.npz (arrays x,"
     " uint8 (n, 28, 28) with ink 255, y (0 to 61: digits, A–Z, a–z), writer (0, 1, …), writer_names) into {folder}",
     "cifar10-lite0": "run `python benchmarks/prepare.py` in a checkout of Grapevine, which makes cifar10_lite0_256.npz, then put"
