@@ -112,7 +112,7 @@ def test_measures_against_counts_by_hand():
         "unlabelled rows labelled rightly": (1, 1, 1),
         "irrelevant rows set aside": (3, 1, 2),  # of class c and of none
         "right labels kept": (2, 1, 2),
-        "labels right before": (6, 2, 6),
+        "labels right before": (6, 3, 6),  # rows 1, 5 and 6: c is right, though the server does not know it
         "labels right after": (5, 3, 5),
     }
     added = cleaning.scores([measured, measured])["irrelevant rows set aside"]
@@ -125,7 +125,9 @@ def test_a_class_that_the_server_does_not_know_has_an_infinite_loss_and_a_note()
     X, y = rows(30, 3)
     names = np.array(["fig", "pear", "plum"], object)
     server = ([*SERVER[0][SERVER[1] < 2]], [names[c] for c in SERVER[1] if c < 2])
-    result = gv.clean([(X, [names[c] for c in y])], server=server, **QUICK)
+    result = gv.clean([(X, [names[c] for c in y])], server=server, truth=[[names[c] for c in y]], **QUICK)
+    assert result.measured["labels right before"]["precision"] == 1  # every label is right: nothing can be gained
+    assert result.measured["irrelevant rows set aside"]["of"] == 10
     party = result[0]
     assert result.classes == ("fig", "pear") and any("does not know 'plum'" in note for note in result.warnings)
     strange = np.array(party.given) == "plum"

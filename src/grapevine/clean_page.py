@@ -73,8 +73,8 @@ def _head(summary: dict, names: str) -> str:
     before, after = summary["accuracy_given"], summary["accuracy"]
     told = []
     if after is not None:
-        was = f"{percent(before)} of the given labels were right; " if before is not None else ""
-        told.append(f"{was}{percent(after)} of those that remain are.")
+        was = f"{percent(before)} of the given labels were the true class; " if before is not None else ""
+        told.append(f"{was}{percent(after)} of those on rows not set aside are.")
     told.append(_trust(summary["expected"], method["tau"]))
     tiles = {"rows": count(n), "kept": count(kept), "mended": count(mended - labelled), "newly labelled": count(labelled),
              "set aside": count(aside)}  # fmt: skip
@@ -117,7 +117,8 @@ def _measured(summary: dict) -> str:
     rows = [_line(name, m) for name, m in measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)]
     note = (
         "Precision is the share of what was found that is right, recall the share of what there was that was found. A row whose "
-        "true class is empty, or unknown to the server, is irrelevant."
+        "true class is empty, or unknown to the server, is irrelevant. A label is right before if it was given and is the true "
+        "class, known to the server or not; right after, if it is on a row not set aside and is the true class."
     )
     over = f'<div class="card wide"><h3>All parties</h3><p class="aside">{text(note)}</p>{charts.table(heads, rows)}</div>'
     heads = [

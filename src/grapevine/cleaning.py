@@ -45,7 +45,7 @@ SIDE = 96  # pixels of an example's picture, at most
 BINS = 24  # of the picture of loss and confidence, each way
 MOST_LOSS, LEAST_LOSS, MOST_NINES = 2.0, -4.0, 4.0  # its edges: log10 of the loss, −log10 of what is missing from 1
 COUNTS = "how many rows this party kept, mended and set aside"
-BEFORE, AFTER = "labels right before", "labels right after"  # of the rows with a label, given or new
+BEFORE, AFTER = "labels right before", "labels right after"  # equal to the truth, of the rows that have a label then
 NOTHING = "nothing: an empty answer, that this party has decided"
 
 
@@ -306,7 +306,7 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
     """For each action, how many rows it found, how many of these rightly, and how many there were to find.
 
     A row without a true class, or with one that the server does not know, is irrelevant: setting it aside is right, and
-    nothing else is.
+    nothing else is. Whether its label was right before is another matter: a label is right if it is the true class.
     """
     had = np.array([label is not None for label in given])
     relevant = np.array([true in set(classes) for true in truth], bool)
@@ -319,8 +319,8 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
         "unlabelled rows labelled rightly": (mended & ~had, mended & ~had & hit, relevant & ~had),
         "irrelevant rows set aside": (aside, aside & ~relevant, ~relevant),
         "right labels kept": (kept, kept & same & relevant, had & relevant & same),
-        BEFORE: (had, had & same & relevant, had),
-        AFTER: (~aside, ~aside & hit & relevant, ~aside),
+        BEFORE: (had, had & same, had),
+        AFTER: (~aside, ~aside & hit, ~aside),
     }
     return {name: dict(zip(("found", "right", "of"), (int(mask.sum()) for mask in masks))) for name, masks in lines.items()}
 

@@ -142,7 +142,8 @@ def show_cleaned(result: CleanResult, folder: Path, most: int = 30) -> None:
                 table.add_row(name, *map(str, (m["found"], m["right"], m["of"])), percent(m["precision"]), percent(m["recall"]))
         console.print(table)
         before, after = (percent(result.measured[name]["precision"]) for name in (BEFORE, AFTER))
-        console.print(f"Labels right: {before} of those given, {after} of those that remain.")
+        told = f"Labels that are the true class: {before} of those given, {after} of those on rows not set aside."
+        console.print(told, soft_wrap=True)
     e = result.expected
     if e["n"]:
         right = f", and right about {percent(e['sure_right'] / e['sure'])} of these" if e["sure"] else ""
