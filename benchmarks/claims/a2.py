@@ -14,6 +14,12 @@ def qualified(run: dict) -> float:
     return mean([line["qualified"] for line in run["history"] if line.get("qualified") is not None] or [0.0])
 
 
+def right_of_all(run: dict) -> float:
+    """The share of right guesses among all rows, qualified or not, over the evaluations together."""
+    seen = [line["pseudo_labels_right_of_all"] for line in run["history"] if "pseudo_labels_right_of_all" in line]
+    return mean(seen) if seen else 0.0
+
+
 def right(run: dict) -> float:
     """The share of right pseudo-labels among those that qualified, over the evaluations together."""
     seen = [line for line in run["history"] if line.get("pseudo_label_accuracy") is not None]
@@ -26,16 +32,20 @@ def main() -> None:
     numbers, outcomes, told = {}, [], []
     for name, setting in (ANCHOR | ANCHOR_IMAGES).items():
         runs = compared(setting, ("fedanchor", "semifl"), quick)
-        labels = {m: [round(100 * right(run), 2) for run in runs[m]] for m in runs}
-        used = {m: [round(qualified(run), 2) for run in runs[m]] for m in runs}
-        found = dict(accuracy=beats(labels["fedanchor"], labels["semifl"]), qualified=beats(used["fedanchor"], used["semifl"]))
-        numbers[name] = dict(found, pseudo_labels_right={m: spread(v) for m, v in labels.items()},
-                             samples={m: spread(v) for m, v in used.items()})  # fmt: skip
+        ways = dict(right_of_those_used=lambda run: 100 * right(run), right_of_all=lambda run: 100 * right_of_all(run),
+                    samples_a_client_and_round=qualified)  # fmt: skip
+        values = {way: {m: [round(of(run), 2) for run in runs[m]] for m in runs} for way, of in ways.items()}
+        found = {way: beats(each["fedanchor"], each["semifl"]) for way, each in values.items()}
+        numbers[name] = {way: {m: spread(each[m]) for m in each} | {"fedanchor against semifl": found[way]}
+                         for way, each in values.items()}  # fmt: skip
         outcomes += [each["outcome"] for each in found.values()]
-        told.append(f"{name}: {sentence('accuracy of fedanchor', 'semifl', found['accuracy'])}; samples a client and round: "
-                    f"FedAnchor {mean(used['fedanchor']):.0f}, SemiFL {mean(used['semifl']):.0f}")  # fmt: skip
+        more = {m: mean(each) for m, each in values["samples_a_client_and_round"].items()}
+        told.append(f"{name}: {sentence('FedAnchor, of the pseudo-labels used,', 'SemiFL', found['right_of_those_used'])}; "
+                    f"{sentence('of all it', 'SemiFL', found['right_of_all'])}; samples a client and round: FedAnchor "
+                    f"{more['fedanchor']:.0f}, SemiFL {more['semifl']:.0f}")  # fmt: skip
     write(__file__, claim=CLAIM, setting=ANCHOR_WORDS, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes),
-          why=". ".join(told) + ". A mean cosine of 0.6 lets in more rows than a softmax of 0.8 or 0.95, and more wrong ones.",
+          why=". ".join(told) + ". Of those used the two are judged on different rows: a mean cosine of 0.6 lets in more than a softmax of 0.8 or "
+          "0.95, hard ones among them; of all rows they are judged on the same.",
           quick=quick)  # fmt: skip
 
 
