@@ -194,6 +194,42 @@ def test_plateau_by_hand():
     assert rate["lr"] == pytest.approx(0.1)
 
 
+QUICK = {
+    "xclp": dict(bits=64, hamming=Plain(), epochs=1), "protofssl": dict(helpers=2, steps_per_round=2), "fixmatch": dict(epochs=1),
+    "mixmatch": dict(epochs=1), "fedmatch": dict(lr=0.02), "fedsiam": dict(epochs=1), "fedrgd": dict(period=2),
+    "tuor": dict(server_epochs=2),
+}  # fmt: skip
+AVERAGING = ["fedavg", "fedprox", "scaffold", "supervised", "xclp", "network", "perclient-lp", "fedsem", "protofssl", "fixmatch",
+             "mixmatch", "fedmatch", "fedsiam", "fedrgd", "rds", "tuor"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AVERAGING)
+def test_the_history_has_the_gradient_diversity(digits, name):
+    method = methods.find(name)(**QUICK.get(name, {}))
+    split = digits.split(clients=3, labels="clients:90" if "clients" in method.takes else "server:60,clients:90", seed=1)
+    history = Experiment(method, split, model="mlp", rounds=2, per_round=3).run().history
+    assert [line["round"] for line in history] == [0, 1, 2]
+    assert all(line["gradient_diversity"] > 1 / 3 - 1e-9 for line in history[1:])  # 1/3 if all three agree
+
+
+@pytest.mark.parametrize("method", [methods.FedAvg(epochs=1), methods.Scaffold(epochs=1)], ids=lambda m: m.name)
+def test_gradient_diversity_of_a_round(digits, method):
+    f = Federation(digits, method, labelled=(6, 0, 5), unlabelled=(8, 9, 5))
+    each = bases.control(f.state, "scaffold", range(3)) if method.name == "scaffold" else {i: {} for i in range(3)}
+    replies = f.server.ask(method.train, each=each, weights=f.state["weights"], round=0)
+    start = flat(f.state["weights"])
+    g = [(flat(replies[i]["dy"]) if "dy" in replies[i] else flat(replies[i]["weights"]) - start).double() for i in (0, 2)]
+    f.round()
+    assert f.server.notes["gradient_diversity"] == pytest.approx(sum((v @ v).item() for v in g) / (sum(g) @ sum(g)).item())
+
+
+def test_gradient_diversity_of_the_contrastive_stage(digits):
+    method = methods.XCLP(init="contrastive", bits=64, hamming=Plain(), epochs=1)
+    split = digits.split(clients=3, labels="clients:90", seed=1)
+    history = Experiment(method, split, model="mlp", rounds=2, per_round=3).run().history
+    assert all(line["gradient_diversity"] > 1 / 3 - 1e-9 for line in history[1:])
+
+
 def test_vote_by_hand():
     rows = {name: semi.one_hot(torch.tensor(c), 3) for name, c in dict(own=[2, 2, 0, 1], a=[1, 1, 1, 1], b=[0, 1, 0, 2]).items()}
     assert pseudo.vote(rows["own"], [rows["a"], rows["b"]]).tolist() == [2, 1, 0, 1]  # three opinions: the own one

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
@@ -159,6 +159,6 @@ def server_update(server: Server, base: str, state: dict, replies: dict, by: str
     return dict(server_control(state, replies, server.clients if among is None else among), weights=weights)
 
 
-def moves(replies: dict, weights: Weights) -> list[Weights]:
-    """How far each client that trained has moved."""
-    return [r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"]]
+def moves(replies: dict, weights: Weights) -> Iterator[Weights]:
+    """How far each client that trained has moved, one after the other."""
+    return (r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"])

@@ -170,10 +170,10 @@ def epoch_steps(labelled: int, unlabelled: int, batch: int, ratio: int) -> int:
     return -(-unlabelled // (ratio * batch)) if unlabelled else -(-labelled // batch)
 
 
-def note_diversity(server: Server, updates: list[Weights]) -> None:
+def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
     """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
     buffers = dict(server.model().named_buffers())
-    diversity = gradient_diversity([{name: g for name, g in update.items() if name not in buffers} for update in updates])
+    diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
     if math.isfinite(diversity):
         server.note(gradient_diversity=diversity)
 

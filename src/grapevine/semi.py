@@ -7,7 +7,7 @@ batch, or a mask that is zero throughout, gives a loss of 0 with zero gradient. 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -239,17 +239,15 @@ def prototype_logits(features: Tensor, prototypes: Tensor, squared: bool | str =
 # ---------------------------------------------------------------- what papers plot
 
 
-def gradient_diversity(updates: Sequence[Weights]) -> float:
+def gradient_diversity(updates: Iterable[Weights]) -> float:
     """Σ‖g_k‖² / ‖Σ g_k‖² (Yin et al. 2018): 1/m if all m agree, 1 if they are at right angles, ∞ if they cancel.
 
-    Whole numbers are left out; statistics of batch normalisation are not: give it the parameters.
+    Whole numbers are left out; statistics of batch normalisation are not: give it the parameters. One g_k is held at a time.
     """
-    if not updates:
-        return math.nan
-    alone = together = 0.0
-    for name, first in updates[0].items():
-        if first.is_floating_point():
-            each = torch.stack([update[name].double().flatten() for update in updates])
-            alone += each.square().sum().item()
-            together += each.sum(0).square().sum().item()
+    alone, total = 0.0, {}
+    for update in updates:
+        g = {name: value.double() for name, value in update.items() if value.is_floating_point()}
+        alone += sum(value.square().sum().item() for value in g.values())
+        total = {name: total[name] + value for name, value in g.items()} if total else g
+    together = sum(value.square().sum().item() for value in total.values())
     return alone / together if together else math.inf if alone else math.nan

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases
+from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import average, fit
@@ -45,7 +45,9 @@ class FedAvg(Method):
     def round(self, server: Server, state: dict) -> dict:
         chosen = server.sample(state["round"])  # S_t
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
-        return dict(weights=average(replies, otherwise=state["weights"]), round=state["round"] + 1)
+        weights = average(replies, otherwise=state["weights"])
+        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        return dict(weights=weights, round=state["round"] + 1)
 
 
 @dataclass(frozen=True)

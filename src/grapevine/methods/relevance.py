@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine import bases
+from grapevine import bases, pseudo
 from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
@@ -123,6 +123,7 @@ class Tuor(Method):
         chosen = [id for id in chosen if id in selected]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         weights = average(replies, otherwise=state["weights"])
+        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(state, weights=weights, selected=selected, round=state["round"] + 1)
 
 
@@ -226,7 +227,9 @@ class RDS(Method):
             mean = sum(rewards.values()) / len(rewards)
             server.note(reward=mean)
             baseline += (mean - baseline) / self.window
-        return dict(weights=average(used, otherwise=weights), baseline=baseline, round=t + 1)
+        new = average(used, otherwise=weights)
+        pseudo.note_diversity(server, bases.moves(used, weights))
+        return dict(weights=new, baseline=baseline, round=t + 1)
 
 
 def train_on(client: Client, method: Tuor | RDS, weights: dict, rows: Rows, round: int) -> dict:
