@@ -685,8 +685,8 @@ def helper(seed, present):
     return dict(means=means * there[:, None], present=there)
 
 
-def slow_episode(m, f, S, yS, Q, yQ, U, helpers):
-    """Equations 2 and 5 to 8, one number at a time, in float64."""
+def slow_episode(m, f, S, yS, Q, yQ, U, helpers, through=False):
+    """Equations 2 and 5 to 8, one number at a time, in float64; `through`: with the gradient of the pseudo-labels."""
     every = range(10)
     common = {}
     for k in every:
@@ -707,9 +707,10 @@ def slow_episode(m, f, S, yS, Q, yQ, U, helpers):
     guesses = []
     for i in U:
         p = dict.fromkeys(common, 0.0)
+        seen = f[i] if through else f[i].detach()
         for h in helpers:
             centres = {k: h["means"][k].double() if h["present"][k] else common[k] for k in common}
-            for k, value in probabilities(f[i], centres).items():
+            for k, value in probabilities(seen, centres).items():
                 p[k] = p[k] + value / len(helpers)
         sharp = {k: value ** (1 / m.temperature) for k, value in p.items()}
         sharp = {k: value / sum(sharp.values()) for k, value in sharp.items()}
@@ -747,6 +748,88 @@ def test_protofssl_episode_against_the_equations(digits, preset, alternative):
     expected, guesses = slow_episode(m, rows, S, data.labelled.y[S], Q, data.labelled.y[Q], 20 + U, helpers)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
     assert labels.tolist() == guesses
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_protofssl_gradient_goes_through_pseudo_labels_with_preset_code_alone(digits, preset):
+    m = methods.ProtoFSSL(helpers=2, unlabelled=5, temperature=0.7, weight=1.0, preset=preset)
+    f = Federation(digits, m, labelled=(20, 4), unlabelled=(8, 9), model="mlp")
+    data, helpers = f.data[0], [helper(1, set(range(10))), helper(2, set(range(1, 10)))]
+    small, shrink = (0.2, 0.3) if preset == "paper" else (1.0, 1.0)  # distances that leave more than one class likely
+    helpers = [dict(h, means=h["means"] * shrink) for h in helpers]
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.s = torch.nn.Parameter(torch.tensor(small))
+
+        def forward(self, x):
+            return x.flatten(1) * self.s
+
+    model = f.server.model()
+    model.features = Scaled()
+    loss, *_ = m.episode(f.client(0), model, protofssl.stack(dict(enumerate(helpers)), "cpu"), stream(0, "episode"))
+    loss.backward()
+    draw = stream(0, "episode")
+    S, Q = protofssl.support_and_query(data.labelled.y, 10, 1, 2, draw)
+    U = 20 + torch.randperm(8, generator=draw)[:5]
+    rows = torch.cat([data.labelled.inputs(), data.unlabelled.inputs()]).flatten(1).double()
+    slopes = {}
+    for how in ("paper", "code"):  # the same distances and the other one's gradient
+        s = torch.tensor(small, dtype=torch.float64, requires_grad=True)
+        y = data.labelled.y
+        expected, _ = slow_episode(m, rows * s, S, y[S], Q, y[Q], U, helpers, through=how == "code")
+        expected.backward()
+        slopes[how] = s.grad.item()
+    assert model.features.s.grad.item() == pytest.approx(slopes[preset], rel=1e-3)
+    assert abs(slopes["paper"] - slopes["code"]) > 0.01 * abs(slopes[preset])
+
+
+def test_protofssl_mu_is_the_pull_of_fedprox(digits):
+    m = methods.ProtoFSSL(helpers=2, steps_per_round=3, mu=5.0, weight_decay=0.01, lr=1e-3)
+    f = Federation(digits, m, labelled=(20, 20), unlabelled=(8, 9), model="mlp")
+    start, found = f.state["weights"], f.server.ask(m.train, weights=f.state["weights"], helpers={}, round=0)[0]["weights"]
+
+    def slow(mu):
+        model, draw = f.server.model(start).train(), stream(0, "train", 0)
+        v = {name: torch.zeros_like(w) for name, w in model.named_parameters()}
+        for _ in range(3):
+            loss, *_ = m.episode(f.client(0), model, None, draw)
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for (name, w), g in zip(model.named_parameters(), grads):
+                    g = g + mu * (w - start[name]) + 0.01 * w
+                    v[name] = 0.9 * v[name] + 0.1 * g * g
+                    w -= 1e-3 * g / (v[name].sqrt() + 1e-7)
+        return torch.cat([(found[name] - w).abs().flatten() for name, w in model.state().items()])
+
+    # A gradient near 0 is divided by its own size, so a few entries hang on rounding.
+    assert (slow(5.0) > 1e-5).float().mean() < 0.01 and (slow(0.0) > 1e-5).float().mean() > 0.5
+
+
+def test_protofssl_renews_helpers_at_its_interval(digits):
+    m = methods.ProtoFSSL(helpers=2, steps_per_round=1, interval=3)
+    f = Federation(digits, m, labelled=(20, 9, 12), unlabelled=(8, 9, 5), model="mlp")
+    states = [f.state, *(f.round() for _ in range(5))]
+    same = lambda a, b: wire.encode(a) == wire.encode(b)  # noqa: E731
+    sets = [{i: state["sets"][i] for i in used["helpers"]} for state, used in zip(states, states[1:])]
+    used = [state["helpers"] for state in states[1:]]
+    assert [len(helpers) for helpers in used] == [0, 2, 2, 2, 2]  # before the first round nobody has a prototype
+    assert same(used[1], sets[1]) and same(used[2], used[1]) and not same(used[2], sets[2])
+    assert same(used[3], sets[3]) and same(used[4], used[3]) and not same(used[4], sets[4])
+
+
+@pytest.mark.parametrize("own_helper", [True, False])
+def test_protofssl_may_leave_out_a_clients_own_prototypes(digits, own_helper):
+    sent = []
+    tap = lambda direction, step, id, data: sent.append((direction, step, id, wire.decode(data)))  # noqa: E731
+    m = methods.ProtoFSSL(helpers=3, steps_per_round=1, own_helper=own_helper)
+    f = Federation(digits, m, labelled=(20, 9, 12), unlabelled=(8, 9, 5), model="mlp", tap=tap)
+    f.round()
+    sent.clear()
+    f.round()
+    told = {id: set(payload["helpers"]) for direction, step, id, payload in sent if (direction, step) == ("down", "train")}
+    assert told == {i: {0, 1, 2} if own_helper else {0, 1, 2} - {i} for i in range(3)}
 
 
 def test_support_comes_first_and_a_single_label_has_no_query():
@@ -946,6 +1029,20 @@ def test_without_a_stage_1_no_round_is_added():
 
 
 # ---------------------------------------------------------------- FedAvg+XCLP
+
+
+@pytest.mark.parametrize("base", [methods.FedAvg, methods.FedProx, methods.Scaffold], ids=lambda m: m.name)
+def test_xclp_stage_1_is_its_base_bit_for_bit(digits, base, monkeypatch):
+    monkeypatch.setattr(pseudo, "cosine", lambda lr, t, T: lr)  # the bases have no schedule
+    how = dict(lr=0.2, epochs=2, batch=4) | (dict(mu=0.5) if base is methods.FedProx else {})
+    m = methods.XCLP(base=base.name, warmup=0.75, augment=False, weight_decay=0.0, bits=64, hamming=Plain(), **how)
+    rows = dict(labelled=(6, 6, 6), unlabelled=(8, 9, 5), model="mlp")  # as many labels each: XCLP averages uniformly
+    ours, theirs = Federation(digits, m, **rows), Federation(digits, base(**how), **rows)
+    for _ in range(3):
+        a, b = ours.round(), theirs.round()
+        assert wire.encode(a["weights"]) == wire.encode(b["weights"])
+        if base is methods.Scaffold:
+            assert wire.encode(a["c"]) == wire.encode(b["c"]) and any(w.any() for w in a["c"].values())
 
 
 @pytest.mark.parametrize("preset", ["paper", "code"])
