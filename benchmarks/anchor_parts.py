@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "claims"))
 
 from common import SEEDS, measured, show, tuned  # noqa: E402
-from machine import about, write  # noqa: E402
+from machine import about, need, write  # noqa: E402
 from settings import ANCHOR_IMAGES  # noqa: E402
 
 FASHION = ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"]
@@ -42,6 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="digits, one seed, two rounds; writes nothing")
     quick = parser.parse_args().quick
+    if not quick:
+        need("fashion-mnist")
     chosen = tuned(FASHION, ["fedanchor", "semifl"], quick)
     parts = measured(FASHION, variants(chosen["fedanchor"][0], chosen["semifl"][0]), quick)
     show("250 labels at the server, i.i.d.", parts)

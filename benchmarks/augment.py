@@ -12,15 +12,13 @@ Seconds are processor time, the best of several interleaved turns. Results: augm
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
-from machine import about, table, write
+from machine import DATA, FILES, about, need, table, write
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
@@ -28,8 +26,7 @@ from grapevine.data.augment import RANGES, Views, strong, weak
 from grapevine.data.datasets import image_scale, images
 from grapevine.data.rows import Rows
 
-DATA = Path(os.environ.get("GRAPEVINE_DATA", Path(__file__).resolve().parent.parent.parent / "shared" / "data"))
-FILES = {"cifar10": "cifar10_20k5k.npz", "fashion-mnist": "fashion_mnist.npz"}
+SETS = ("cifar10", "fashion-mnist")
 BATCHES = (10, 50, 500)
 
 
@@ -134,11 +131,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test on noise; writes nothing")
     quick = parser.parse_args().quick
+    if not quick:
+        need(*SETS)
     torch.set_num_threads(1)
     turns, samples, batches = (1, 50, BATCHES[:2]) if quick else (7, 1000, BATCHES)
     result: dict = dict(machine=about(), images_per_second={}, times_pillow={})
     lines = []
-    for name in FILES:
+    for name in SETS:
         x = load(name, quick)
         for batch in batches:
             rates = measure(x, batch, turns, samples)

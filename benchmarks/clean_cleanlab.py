@@ -21,19 +21,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from machine import ROOT, about, environment, fill, markdown, table, write
+from machine import DATA, ROOT, about, environment, fill, markdown, need, table, write
 
 import grapevine as gv
 from grapevine.data.labels import flip
 
-HERE = Path(__file__).resolve().parent
-DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
 CLEANLAB = "cleanlab==2.9.0"
 SETTINGS = {"digits": dict(server=200, parties=5, rows=300), "fashion-mnist": dict(server=1000, parties=10, rows=500)}
 FLIPS, SEEDS = (0.2, 0.4), (0, 1, 2)
@@ -125,6 +122,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits, without cleanlab; writes nothing")
     flags = parser.parse_args()
+    if not flags.quick:
+        need("fashion-mnist")
     machine = about()
     python = None if flags.quick else environment("cleanlab", free=(CLEANLAB,))
     cells = []

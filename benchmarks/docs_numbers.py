@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from machine import ROOT, about, fill, markdown, write
+from machine import DATA, ROOT, about, fill, markdown, need, write
 from sklearn import datasets
 
 import grapevine as gv
@@ -48,7 +47,6 @@ SERVERS = {  # rows of the server, shares of flips, splits
     "derma": (2000, (0.2,), 1),
 }
 ROWS = 2000  # of both parties, at most
-DATA = os.environ.get("GRAPEVINE_DATA", ROOT.parent / "shared" / "data")
 
 
 # ---------------------------------------------------------------- label
@@ -150,6 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one split, without the demo; nothing is written")
     quick = parser.parse_args().quick
+    if not quick:
+        need("derma")
     result = dict(about=about(), label=label(1 if quick else 4), clean=clean(["wine"] if quick else SERVERS))
     if not quick:
         result["demo"] = demo()

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import time
-from pathlib import Path
 
 import numpy as np
-from machine import about, write
+from machine import DATA, FILES, about, need, write
 
 from grapevine import graph as g
 from grapevine.crypto.stream import fresh_secret
 
-DATA = Path(os.environ.get("GRAPEVINE_DATA", Path(__file__).resolve().parent.parent.parent / "shared" / "data"))
 BITS, NEIGHBOURS, ALPHA, CLASSES = 4096, 10, 0.99, 62
 
 
 def load(writers: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    file = np.load(DATA / "femnist_leaf.npz")
+    file = np.load(DATA / FILES["femnist"])
     writer = file["writer"]
     large = np.flatnonzero(np.bincount(writer) >= 80)[:writers]
     keep = np.isin(writer, large)
@@ -60,6 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three writers, and nothing is kept")
     quick = parser.parse_args().quick
+    need("femnist")
     machine = about()
     V, y, writer = load(3 if quick else None)
     start, cpu = time.perf_counter(), time.process_time()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -25,10 +24,8 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from machine import about, write
+from machine import DATA, FILES, about, need, write
 
-ROOT = Path(__file__).resolve().parent.parent
-DATA = Path(os.environ.get("GRAPEVINE_DATA", ROOT.parent / "shared" / "data"))
 SEEDS = 5
 METHODS = ("grapevine", "grapevine hamming", "knn", "knn unit", "knn same", "knn same unit", "rbf", "rbf unit")
 LABELS_PER_CLASS = {500: 5, 2500: 10, 20000: 20, 100000: 50}
@@ -36,12 +33,12 @@ LABELS_PER_CLASS = {500: 5, 2500: 10, 20000: 20, 100000: 50}
 
 def load(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
     if name == "cifar10 features":
-        file = np.load(DATA / "cifar10_lite0_256.npz")
+        file = np.load(DATA / FILES["cifar10-lite0"])
         return file["x_train"][:n].astype(np.float64), file["y_train"][:n].astype(np.int64)
-    fashion = np.load(DATA / "fashion_mnist.npz")
+    fashion = np.load(DATA / FILES["fashion-mnist"])
     if name == "fashion-mnist":
         return fashion["x_train"][:n].reshape(n, -1) / 255.0, fashion["y_train"][:n].astype(np.int64)
-    digits = np.load(DATA / "mnist_writers.npz")  # 100,000 points: half clothes, half digits, 20 classes
+    digits = np.load(DATA / FILES["mnist"])  # 100,000 points: half clothes, half digits, 20 classes
     x = np.concatenate([fashion["x_train"][: n // 2], digits["x_train"][: n // 2]])
     x = x.reshape(n, 14, 2, 14, 2).mean(axis=(2, 4)).reshape(n, -1)
     y = np.concatenate([fashion["y_train"][: n // 2], digits["y_train"][: n // 2].astype(np.int64) + 10])
@@ -164,6 +161,7 @@ def main() -> None:
         data, n, method = options.child
         print(json.dumps(child(data, int(n), method)))
         return
+    need("fashion-mnist", *([] if options.quick else ["cifar10-lite0"]), *(["mnist"] if options.large else []))
     machine = about()
     cases = [(data, n) for n in (2500, 20000) for data in ("fashion-mnist", "cifar10 features")]
     cases += [("fashion-mnist and mnist", 100000)] if options.large else []

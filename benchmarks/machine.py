@@ -1,5 +1,5 @@
-"""What a benchmark says about itself: the machine, the versions, the date, the commit; how it counts processor time; how its
-numbers get into the pages; and the environments of the peers it runs beside."""
+"""What a benchmark says about itself: the machine, the versions, the date, the commit; where its data is; how it counts processor
+time; how its numbers get into the pages; and the environments of the peers it runs beside."""
 
 from __future__ import annotations
 
@@ -20,6 +20,39 @@ from typing import Any
 ROOT = Path(__file__).parent.parent  # of the repository: README.md and docs/
 PINS = ROOT / "constraints.txt"
 PACKAGES = ("grapevine-fl", "numpy", "scipy", "scikit-learn", "numba", "torch", "cryptography", "gmpy2")
+
+DATA = Path(os.environ.get("GRAPEVINE_DATA") or ROOT.resolve().parent / "shared" / "data").expanduser()
+FILES = {  # made by prepare.py, but for the last two
+    "fashion-mnist": "fashion_mnist.npz",
+    "mnist": "mnist_writers.npz",
+    "cifar10": "cifar10_20k5k.npz",
+    "cifar10-lite0": "cifar10_lite0_256.npz",
+    "femnist": "femnist_leaf.npz",
+    "derma": "dermamnist28.npz",
+}
+CLAIMS = {  # which scripts of claims/ read a data set; A4 and P4 read none
+    "fashion-mnist": "a1 a2 a3 a5 a6 m1 m2 m3 p1 p2 p3 p5 p6 p7 p8 x5 x6",
+    "mnist": "m1 m2 m3",
+    "cifar10-lite0": "a1 a2 a3 a5 a6 p1 x1 x2 x4 x5 x6 x7 x8",
+    "femnist": "x1",
+    "derma": "x3",
+}
+
+
+def need(*names: str) -> None:
+    """Stops with one sentence, before any work, if the file of one of these data sets is not there."""
+    missing = [FILES[name] for name in names if not (DATA / FILES[name]).is_file()]
+    if missing:
+        raise SystemExit(
+            f"{DATA} lacks {' and '.join(missing)}: say GRAPEVINE_DATA=FOLDER if another folder has what is missing, or run"
+            " `python benchmarks/prepare.py`, which makes it or says where to get it."
+        )
+
+
+def data_of(script: str) -> Path:
+    """The folder of the data, if what this claim reads is in it. Other programs that import the claims' modules may lack it."""
+    need(*[name for name, claims in CLAIMS.items() if Path(script).stem in claims.split()])
+    return DATA
 
 
 def about() -> dict[str, Any]:

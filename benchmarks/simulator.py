@@ -36,7 +36,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from machine import about, environment
+from machine import DATA, FILES, about, environment, need
 
 import grapevine as gv
 from grapevine.core import Server
@@ -44,7 +44,6 @@ from grapevine.experiment import Experiment, model_source
 from grapevine.simulate import Simulation
 
 HERE = Path(__file__).parent
-DATA = os.environ.get("GRAPEVINE_DATA", HERE.parent.parent / "shared" / "data")
 ROWS, PER_ROUND, EPOCHS, BATCH, LR = 500, 10, 5, 50, 0.1
 CORES = 2
 WHOLE_ROUNDS = 4  # of a whole process, from its start to its end
@@ -310,7 +309,7 @@ def write_app(python: Path, app: str, tuned: bool, threads: int, clients: int, r
     folder = python.parent.parent / "app"
     folder.mkdir(exist_ok=True)
     values = dict(
-        file=str(Path(DATA).resolve() / "fashion_mnist.npz"), clients=clients, rows=rows, per_round=PER_ROUND,
+        file=str(DATA.resolve() / FILES["fashion-mnist"]), clients=clients, rows=rows, per_round=PER_ROUND,
         share=PER_ROUND / clients, rounds=WHOLE_ROUNDS, lr=LR, epochs=EPOCHS, batch=BATCH, tuned=tuned, threads=threads,
         memory_format="torch.channels_last" if tuned else "torch.contiguous_format",
     )  # fmt: skip
@@ -379,6 +378,8 @@ def main() -> None:
     parser.add_argument("--no-peers", action="store_true", help="without Flower and pfl")
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits; writes nothing")
     flags = parser.parse_args()
+    if not flags.quick:
+        need("fashion-mnist")
     machine = about()
     clients, rows = (10, 50) if flags.quick else (100, ROWS)
     rounds, repeats = (1, 1) if flags.quick else (flags.rounds, flags.repeats)

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "claims"))
 
 from common import SEEDS, measured, show, tuned  # noqa: E402
-from machine import about, write  # noqa: E402
+from machine import about, need, write  # noqa: E402
 from settings import FASHION_METHODS, XCLP_FASHION  # noqa: E402
 
 OTHERS = FASHION_METHODS[1:]
@@ -45,6 +45,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="digits, one seed, two rounds; writes nothing")
     quick = parser.parse_args().quick
+    if not quick:
+        need("fashion-mnist")
     others = () if quick else OTHERS
     chosen = {method: specs[0] for method, specs in tuned(FASHION, ["xclp", *others], quick).items()}
     parts = measured(FASHION, variants(chosen["xclp"]) | {method: chosen[method] for method in others}, quick)

@@ -12,13 +12,11 @@ process's with all its threads, which is everybody: five clients and the server.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from machine import Stopwatch, about, one_blas_thread, table, write
+from machine import DATA, Stopwatch, about, need, one_blas_thread, table, write
 
 import grapevine as gv
 from grapevine.core import Method, Server
@@ -26,7 +24,6 @@ from grapevine.crypto.hamming import protocol
 from grapevine.experiment import Experiment, model_source
 from grapevine.simulate import Simulation
 
-DATA = os.environ.get("GRAPEVINE_DATA", Path(__file__).parent.parent.parent / "shared" / "data")
 CLIENTS, ROWS, LABELLED, BITS, NEIGHBOURS = 5, 500, 50, 4096, 10
 TARGETS = {("cnn", "plain"): 1.5, ("cnn", "psm"): 3.0, ("cnn13", "psm"): 1.1}
 
@@ -109,6 +106,7 @@ def main() -> None:
         parts = [("cnn", "digits", 1, 2)]
     elif asked.no_cnn13:
         parts = parts[:1]
+    need(*[data for _, data, *_ in parts if data != "digits"])
     result = dict(machine=about(), size=size)
     with one_blas_thread():
         toy = size | dict(rows=20, labelled=5, bits=64, neighbours=3)

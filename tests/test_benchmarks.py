@@ -23,6 +23,8 @@ def test_quick_run(script, tmp_path):
     # In an empty folder: a benchmark may not rely on where it is started, and leaves nothing there.
     command = [sys.executable, "-W", "error", str(script), "--quick"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=240)
+    if "benchmarks/prepare.py" in done.stderr:
+        pytest.skip(done.stderr)  # the data is not here
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 2
     assert list(tmp_path.iterdir()) == []

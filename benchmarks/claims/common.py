@@ -23,8 +23,10 @@ from scipy.stats import t as student
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
+from machine import data_of  # noqa: E402
+
 RUNS = Path(os.environ.get("GRAPEVINE_CLAIMS", HERE / ".runs"))
-DATA = Path(os.environ.get("GRAPEVINE_DATA", HERE.parent.parent.parent / "shared" / "data"))
+DATA = data_of(sys.argv[0])  # stops here if a file is missing
 SEEDS = 3
 TRIAL_SEED = 100
 SHARE_OF_ROUNDS = 3  # a trial has one in so many
