@@ -90,6 +90,7 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
     which = page.PAGE.parent / "which-method.md"
     assert page.STANDINGS.search(which.read_text(encoding="utf-8"))
     page.standings(Path(shutil.copy(which, tmp_path)))
+    page.advice(tmp_path / which.name)
     assert (tmp_path / which.name).read_text(encoding="utf-8") == which.read_text(encoding="utf-8")
     for path in page.METHODS.glob("*.md"):
         assert (tmp_path / "methods" / path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8")

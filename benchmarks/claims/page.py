@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from grapevine import methods
+from grapevine.federation import read_toml
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
 PARTS_FILE = HERE.parent / "xclp_parts.json"
 PARTS_PAGES = {"fedavg-xclp": PARTS_FILE, "fedanchor": HERE.parent / "anchor_parts.json"}  # a method's page, what it shows
-BESIDE = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")  # as xclp_parts.py names them
 # What a method's page asks for: claims, and of them the numbers of the named methods alone, or all.
 NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
 )
 PARTS_BEGIN, PARTS_END = "<!-- parts -->\n", "<!-- end of parts -->"
 STANDINGS = re.compile(r"(?<=<!-- standings -->\n).*?(?=<!-- end of standings -->)", re.S)
+ADVICE = re.compile(r"(?<=<!-- advice -->\n).*?(?=<!-- end of advice -->)", re.S)
 COMPARED = {  # claims that compare methods by training: where the labels are, and the rows of settings that do not name them
     "X5": ("at the clients", "CIFAR-10 features"),
     "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
@@ -153,14 +154,29 @@ def standings(path: Path = PAGE.parent / "which-method.md") -> None:
             told = ranking({method: value for method, value in scores.items() if "mean" in value})
             title = setting if setting.startswith(NAMED) else f"{rows}, {setting}"
             lines.append(f"| {where} | {title} | {told} | [{name}](claims.md#{name.lower()}) |")
-    if PARTS_FILE.exists():
-        found, of = json.loads(PARTS_FILE.read_text()), "[its parts](methods/fedavg-xclp.md#numbers)"
-        names = {"as chosen": "xclp", "20 clients in the graph": "xclp:graph_clients=20"} | {name: name for name in BESIDE}
-        for where, parts in (("i.i.d.", found["parts"]), ("label skew", found["skew"])):
-            told = ranking({names[name]: each["accuracy"] for name, each in parts.items() if name in names})
-            lines.append(f"| at the clients | Fashion-MNIST, 1000 labels, {where}, 1 local epoch | {told} | {of} |")
     old = path.read_text(encoding="utf-8")
     path.write_text(STANDINGS.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
+
+
+def advice(path: Path = PAGE.parent / "which-method.md") -> None:
+    """What to use for which labels, and the numbers that say so, as {claim[setting][method]} in advice.toml."""
+    known = {name: rounded(one["numbers"]) for name, one in results().items()}
+    known["parts"] = rounded(json.loads(PARTS_FILE.read_text()))
+    lines = ["| labels | use | because | bounds |", "|---|---|---|---|"]
+    for row in read_toml(HERE / "advice.toml")["row"]:
+        why = row["because"].format_map(known)
+        lines.append(f"| {row['labels']} | {row['use']} | {why} | {row['bounds']} |")
+    old = path.read_text(encoding="utf-8")
+    path.write_text(ADVICE.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
+
+
+def rounded(value: Any) -> Any:
+    """Nested numbers with every spread as its mean, to a tenth."""
+    if not isinstance(value, dict):
+        return value
+    if "mean" in value:
+        return f"{value['mean']:.1f}" if value["mean"] is not None else "none"
+    return {name: rounded(each) for name, each in value.items()}
 
 
 def ranking(scores: dict[str, dict[str, float]]) -> str:
@@ -258,4 +274,5 @@ if __name__ == "__main__":
     main()
     method_pages()
     ablations()
+    advice()
     standings()
