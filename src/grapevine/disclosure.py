@@ -56,8 +56,16 @@ FIRST = {
 }
 MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
 MASKED_COUNTS = "alone nothing: masked; all parties' together give how many rows each class has"
-TRAINING = {  # by field, or by step and field where a field means different things
+HELD = "how many rows this party has, labelled and not; 0 if it did not train"
+TRAINING = {  # by field, or by method or step and field where a field means different things
     "n": "how many of this party's rows were used",
+    "mp-ssfl.n": "1, or 0 if every row of this party was set aside",
+    "semifl.n": "1, or 0 if this party was sure of no pseudo-label",
+    "fedcon.n": "1, or 0 if this party has no rows",
+    "fedanchor.n": "how many unlabelled rows this party has, used or not; 0 if none of them got a pseudo-label that is used",
+    "fedrgd.n": "1, or 0 if this party has no rows",
+    "contrast.n": "1, or 0 if this party has too few rows to train on",
+    **{f"{name}.n": HELD for name in ("fixmatch", "mixmatch", "fedmatch", "fedsiam", "protofssl")},
     "weights": MODEL,
     "student": MODEL,
     "teacher": MODEL,
@@ -115,7 +123,7 @@ def reveals(step: str, name: str, method: Method) -> str:
 def _training_reveals(step: str, name: str, method: Method) -> str:
     if (step, name) == ("embed", "first"):
         return FIRST[method.hamming.name]
-    told = TRAINING.get(f"{step}.{name}") or TRAINING.get(name)
+    told = TRAINING.get(f"{step}.{name}") or TRAINING.get(f"{method.name}.{name}") or TRAINING.get(name)
     return told or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
 
 
