@@ -12,7 +12,7 @@ from scipy.stats import ks_2samp
 from torch.nn import functional as F
 
 import grapevine as gv
-from grapevine import alternate, heads, methods, models, wire
+from grapevine import alternate, disclosure, heads, methods, models, report, wire
 from grapevine.core import Server
 from grapevine.data.augment import Views
 from grapevine.errors import Mistake
@@ -259,7 +259,7 @@ def test_average_is_by_rows_and_the_anchor_head_stays(digits):
 
 def test_the_contrastive_epoch_lowers_the_loss_and_can_be_kept_to_the_head(digits):
     for head_only in (False, True):
-        method = methods.FedAnchor(head_only=head_only)
+        method = methods.FedAnchor(head_only=head_only, temperature=0.5)
         server, _ = federation(digits, method)
         model, rows = server.model().train(), server.data
         loss = lambda model=model, rows=rows: label_contrastive(model.latent(rows.inputs()), rows.y, 0.5).item()  # noqa: E731
@@ -540,6 +540,27 @@ def test_a_client_with_nothing_relevant_is_left_out_and_counted(digits):
     state = method.setup(server)
     new = method.round(server, state)
     assert same(state["weights"], new["weights"]) and server.notes["nothing_relevant"] == 2
+
+
+def test_clients_with_nothing_relevant_are_remembered_and_named_in_the_report(digits, tmp_path, monkeypatch):
+    """They were forgotten when a later round of the same evaluation chose others."""
+    monkeypatch.setattr(Server, "sample", lambda server, round: [2 * round])
+    split = digits.split(clients=3, labels="server:40,clients:60", seed=1)
+    method = methods.MPSSFL(tau=1.0, server_epochs=1, epochs=1)
+    run = Experiment(method, split, rounds=2, evaluate_every=2, model="linear", out=tmp_path / "run").run()
+    assert run.history[-1]["nothing_relevant"] == 2 and run.history[-1]["nothing_relevant_at"] == [0, 2]
+    html = report.write(tmp_path / "run").read_text(encoding="utf-8")
+    assert "Nothing relevant at client 0, client 2: every row was set aside, and the run goes on without them." in html
+
+
+def test_what_n_tells_is_said_by_each_method(digits):
+    told = lambda method: disclosure.reveals("train", "n", method)  # noqa: E731
+    for method in (methods.MPSSFL(), methods.SemiFL(), methods.FedCon()):  # 1 or 0, never how many rows
+        assert told(method).startswith("1, or 0 if")
+    assert told(methods.FedAnchor()).startswith("how many unlabelled rows this party has, used or not")
+    assert told(methods.Tuor()) == "how many of this party's rows were used"
+    assert "this party has, labelled and not" in told(methods.find("fedmatch")())
+    assert disclosure.reveals("contrast", "n", methods.find("xclp")()).startswith("1, or 0 if")
 
 
 def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(digits):

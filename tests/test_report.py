@@ -244,6 +244,16 @@ def test_irrelevant_rows_and_the_server_are_told_apart(run):
                     ["server", "2", "0", "0"]]  # fmt: skip
 
 
+def test_given_labels_are_set_against_true_ones_where_some_are_wrong(run):
+    assert "Given and true labels" not in read(run).words  # all are right
+    change(run / "split.json", given_true=[[0, 0, 8], [0, 1, 2], [3, 3, 5], [9, -2, 1]])
+    seen = read(run)
+    check_structure(seen)
+    table = seen.tables["Given and true labels"][0]
+    assert table[0][-1] == "irrelevant" and table[1] == ["0", "8", "2", *["0"] * 9] and table[10][-1] == "1"
+    assert "81.2% are the true ones" in seen.words  # 13 of 16
+
+
 def test_many_clients_stay_a_small_page(run):
     n = 2000
     change(run / "result.json", per_client=[dict(id=i, n=5, accuracy=(i % 100) / 100 if i % 10 else None) for i in range(n)])

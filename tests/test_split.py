@@ -266,6 +266,18 @@ def test_class_mix_and_table():
     assert split(toy(), 5, labels="server:20").table()[-1]["client"] == "server"
 
 
+def test_given_and_true_labels_are_counted_over_all_clients(tmp_path):
+    s = split(toy(400, classes=4), 4, "iid", "clients:40", flip=0.25, irrelevant="other:0.5", foreign=toy(500, name="other"))
+    expected = {}
+    for i, part in enumerate(s.parts):
+        for pair in zip(part.labels.tolist(), s.client_truth(i)[0].tolist()):
+            expected[pair] = expected.get(pair, 0) + 1
+    assert {(label, true): n for label, true, n in s.given_true()} == expected
+    assert sum(n for label, true, n in s.given_true() if label != true and true >= 0) == 10
+    s.save(tmp_path / "split.json")
+    assert json.loads((tmp_path / "split.json").read_text())["given_true"] == s.given_true()
+
+
 def test_reveal_gives_everybody_the_truth():
     data, other = toy(600, unknown=50), toy(500, name="other")
     s = split(data, 6, "dirichlet:0.5", "server:30,clients:60", 0.5, "other:0.5", other)

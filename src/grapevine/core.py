@@ -338,7 +338,7 @@ class Server:
         self.account = wire.Account()
         self.meter = Meter()
         self.now = 0  # the round under way, for the account and for error messages
-        self.notes: dict[str, float] = {}
+        self.notes: dict[str, float | list[Id]] = {}
         self._transport, self._models = transport, models
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
@@ -376,9 +376,9 @@ class Server:
     def rng(self, *names: int | str) -> torch.Generator:
         return rng(self.seed, "server", *names)
 
-    def note(self, **numbers: float) -> None:
-        """Numbers for this round's line of the history."""
-        self.notes.update(numbers)
+    def note(self, **notes: float | list[Id]) -> None:
+        """Numbers, or clients, for this round's line of the history."""
+        self.notes.update(notes)
 
 
 def _list(ids: list[Id], most: int = 5) -> str:

@@ -34,7 +34,11 @@ MOST_FIELDS = 8  # told apart in the bars of the messages
 ALONE = "alone"  # the method that clients are compared with
 ALL, CONFIDENCE = "pseudo_labels_right_of_all", "pseudo_labels_confidence"
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
-TITLES = {QUALIFIED: "Qualified rows per client", "anchor_overhead": "Anchors sent, % of the model's bytes"}
+TITLES = {
+    "nothing_relevant": "Clients with nothing relevant, so far",
+    QUALIFIED: "Qualified rows per client",
+    "anchor_overhead": "Anchors sent, % of the model's bytes",
+}
 
 
 @dataclass(frozen=True)
@@ -187,13 +191,14 @@ def _train_page(files: Files, other: dict | None, latent: str) -> str:
         ("Pseudo-labels", _pseudo_labels(history)),
         ("Clients", _clients(files) + _gains(files, other)),
         ("Confusion", _confusion(result)),
+        ("Given and true labels", _given_true(split, settings["data"]["classes"])),
         ("Latent space", latent),
         ("Costs", _costs(files.messages, times)),
         ("Split", _split(files, settings["data"]["classes"])),
         ("Settings", _settings(settings, result, split)),
     ]
     title = f"{settings['method']} on {settings['data']['name']}"
-    head = _head(settings, result, history, times, split, alive)
+    head = _head(settings, result, history, times, split, alive) + _nothing_relevant(files)
     foot = f"Made by Grapevine {text(settings['version'])} from the files of the run {text(files.folder.resolve().name)}."
     return page.page(title, head, sections, foot, REFRESH_SECONDS if alive else 0)
 
@@ -240,6 +245,19 @@ def _unfinished(settings: dict, history: list, times: list, about: str, alive: b
         else "The run was stopped before its end: the same command with --resume goes on with it."
     )
     return f'<h1>{text(sentence)}.</h1><p>{text(about)}</p><p class="notice" role="status">{text(notice)}</p>{tile_list(tiles)}'
+
+
+def _nothing_relevant(files: Files) -> str:
+    """Clients that MP-SSFL trained without."""
+    at = next((line["nothing_relevant_at"] for line in reversed(files.history) if line.get("nothing_relevant_at")), [])
+    if not at:
+        return ""
+    names = ", ".join(files.name(client) for client in at[:MOST_BARS])
+    names += f" and {count(len(at) - MOST_BARS)} more" if len(at) > MOST_BARS else ""
+    told = (
+        f"Nothing relevant at {names}: every row was set aside, and the run goes on without {'it' if len(at) == 1 else 'them'}."
+    )
+    return f'<p class="notice">{text(told)}</p>'
 
 
 def _about(settings: dict, split: dict | None) -> str:
@@ -477,6 +495,21 @@ def _confusion(result: dict | None) -> str:
     shares = [[n / (sum(row) or 1) for n in row] for row in matrix]
     drawn = charts.heat("Confusion matrix", classes, classes, matrix, shares, "true", "predicted", note, "the true class")
     return f'<div class="grid2">{drawn}{listed}</div>'
+
+
+def _given_true(split: dict | None, classes: list[str]) -> str:
+    """The clients' labels beside the truth, where a simulation has made some of them wrong."""
+    pairs = split.get("given_true", []) if split else []
+    if all(given == true for given, true, _ in pairs) or len(classes) > MOST_CLASSES:
+        return ""
+    names = [*classes, *(["irrelevant"] if any(true < 0 for _, true, _ in pairs) else [])]
+    matrix = [[0] * len(names) for _ in classes]
+    for given, true, n in pairs:
+        matrix[given][true if true >= 0 else len(classes)] += n
+    shares = [[n / (sum(row) or 1) for n in row] for row in matrix]
+    right = sum(matrix[c][c] for c in range(len(classes))) / sum(map(sum, matrix))
+    note = f"The labels that clients were given; {percent(right)} are the true ones, on the diagonal. No client sees the truth."
+    return charts.heat("Given and true labels", classes, names, matrix, shares, "given", "true", note, "the given label")
 
 
 def _latent(files: Files) -> str:

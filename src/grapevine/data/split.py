@@ -15,6 +15,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +170,11 @@ class Split:
             )
         return lines
 
+    def given_true(self) -> list[list[int]]:
+        """How often the clients' rows of a true class (IRRELEVANT: foreign rows) were given a label: [given, true, n]."""
+        pairs = Counter(pair for part in self.parts for pair in zip(part.labels.tolist(), self.truth[part.labelled].tolist()))
+        return [[*pair, n] for pair, n in sorted(pairs.items())]
+
     def reveal(self) -> Split:
         """The same rows with all their true labels, for the upper bound. Foreign rows are left out; what nobody knows stays."""
         parts = []
@@ -194,7 +200,8 @@ class Split:
             foreign=None if self.foreign is None else self.foreign.tolist(),
             validation=self.validation.tolist(),
             server=None if self.server is None else _listed(self.server),
-            table=self.table(),  # for people and for the report: neither the hash nor `load` looks at it
+            table=self.table(),  # for people and for the report, as the next: neither the hash nor `load` looks at them
+            given_true=self.given_true(),
         )
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
         clients = ",\n".join("    " + json.dumps(_listed(part)) for part in self.parts)

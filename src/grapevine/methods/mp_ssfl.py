@@ -10,7 +10,8 @@ the server does not know has an infinite loss; unlabelled rows are decided by co
 low and confidence high" always means that both agree, and keeping y (case 3) or writing ŷ (line 6) is the same; a label that the
 classifier agrees with is kept whatever its loss (below Υ = −ln τ, case 1 would replace it by itself); averages are uniform; the
 model of the task starts anew, not from the classifier.
-Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`.
+Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`. That all of
+them were set aside is told by the answer to `train`, n = 0.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class MPSSFL(Method):
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
         decided = {id: True for id in replies}
-        return dict(weights=server.model().state(), classifier=classifier, known=known, decided=decided, round=0)
+        return dict(weights=server.model().state(), classifier=classifier, known=known, decided=decided, nothing={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
         chosen, decided = server.sample(state["round"]), state["decided"]
@@ -159,9 +160,10 @@ class MPSSFL(Method):
             decided = decided | {id: True for id in found}
         chosen = [id for id in chosen if id in decided]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
-        server.note(nothing_relevant=sum(not reply["n"] for reply in replies.values()))
+        nothing = state["nothing"] | {id: True for id, reply in replies.items() if not reply["n"]}
+        server.note(nothing_relevant=len(nothing), nothing_relevant_at=sorted(nothing))
         weights = average(replies, otherwise=state["weights"])
-        return dict(state, weights=weights, decided=decided, round=state["round"] + 1)
+        return dict(state, weights=weights, decided=decided, nothing=nothing, round=state["round"] + 1)
 
 
 # ---------------------------------------------------------------- the clean job
