@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "claims"
-DATA = Path(os.environ.get("GRAPEVINE_DATA", FOLDER.parent.parent.parent / "shared" / "data"))
 FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
 VERDICTS = {"holds", "holds in part", "does not hold"}
 RESULTS = sorted(FOLDER.glob("*.json"))
@@ -183,6 +182,8 @@ def quick(identity: str, folder: Path) -> None:
     command = [sys.executable, "-W", "error", str(FOLDER / f"{identity.lower()}.py"), "--quick"]
     environment = dict(os.environ, GRAPEVINE_CLAIMS=str(runs), **threads)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=280)
+    if "benchmarks/prepare.py" in done.stderr:
+        pytest.skip(done.stderr)  # the data is not here
     assert done.returncode == 0, done.stderr
     assert any(f'"verdict": "{verdict}"' in done.stdout for verdict in VERDICTS)
     assert list(folder.iterdir()) == []
@@ -194,7 +195,6 @@ def test_quick_run_of_one_claim_that_needs_no_data(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not DATA.exists(), reason="the claims' data is not here: GRAPEVINE_DATA")
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("[xpam][0-9].py")), ids=lambda path: path.stem)
 def test_quick_run(script, tmp_path):
     quick(script.stem.upper(), tmp_path)
