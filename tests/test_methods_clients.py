@@ -1304,6 +1304,7 @@ def test_numbers_that_cannot_work_are_refused_before_the_run(digits, name):
         (methods.XCLP(neighbours=0), "neighbours=0 cannot work"),
         (methods.XCLP(graph_clients=1), "graph_clients=1 is below --per-round 2"),
         (methods.XCLP(graph_clients=50), "graph_clients=50 are more than the 2 clients there are: take fewer"),
+        (methods.XCLP(hamming="plain"), "hamming='plain' is no protocol"),
         (methods.XCLP(warmup=1.0), "with warmup=1 all of --rounds 4 are in stage 1.*: take more rounds, or --set warmup=0"),
         (methods.XCLP(init="contrastive", warmup=0.9), "all of --rounds 4 are in stage 1"),
         (methods.PerClientLP(alpha=1.0), "alpha=1 spreads without end"),

@@ -76,6 +76,11 @@ class XCLP(Method):
 
     def check(self, server: Server) -> None:
         bases.check(self)
+        if not isinstance(self.hamming, SecureHamming):
+            raise Mistake(
+                f"xclp: hamming={self.hamming!r} is no protocol: from grapevine.crypto.hamming import protocol, and say "
+                "hamming=protocol('psm')."
+            )
         self.algorithm1.check()
         bases.check_words(self, init=("supervised", "contrastive", "pretrained", "random"))
         least = dict(neighbours=1, graph_clients=0, epochs=1, batch=1, weight_decay=0)
