@@ -169,8 +169,8 @@ def test_a_page_is_whole_and_asks_nobody_for_anything(finished, run):
     check_structure(seen)
     titles = [heading for heading, _ in seen.charts]
     assert titles == ["Accuracy by round", "Accuracy by bytes sent", "Accuracy by seconds", "Gradient diversity",
-                      "Accuracy per client", "Confusion matrix", "Bytes by step and direction", "Seconds per round", "Rows per client and class",
-                      "Labels per client and class", "Rows per client"]  # fmt: skip
+                      "Accuracy per client", "Confusion matrix", "Bytes by step and direction", "Seconds per round",
+                      "Rows per client and class", "Labels per client and class", "Rows per client"]  # fmt: skip
     assert not any(a.get("http-equiv") == "refresh" for _, a in seen.tags)
 
 
