@@ -42,9 +42,9 @@ lint: $(STAMP)
 data: $(STAMP)
 	$(BIN)/python benchmarks/prepare.py
 
-# One that fails, for want of its data perhaps, does not stop the others. The last one makes the page of the results.
+# One that fails, for want of its data perhaps, does not stop the others. The last two make the pages of the results.
 BENCHMARKS := simulator label_spreading secure_hamming xclp_round femnist_graph growth augment cost_account \
-	xclp_train_round clean_cleanlab supervised docs_numbers xclp_parts anchor_parts speed
+	xclp_train_round clean_cleanlab supervised docs_numbers xclp_parts anchor_parts speed claims/page
 bench: $(STAMP)
 	@failed=; for each in $(BENCHMARKS); do \
 		echo "=== $$each"; $(BIN)/python benchmarks/$$each.py || failed="$$failed $$each"; \

@@ -34,9 +34,7 @@ def main() -> None:
     for name in wanted:
         print(f"=== {name.upper()}", flush=True)
         failed += [name] * (subprocess.run([sys.executable, HERE / f"{name}.py"], check=False).returncode != 0)
-    page.main()
-    page.method_pages()
-    page.standings()
+    page.everything()
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; run them again, what was done is kept.")
 
