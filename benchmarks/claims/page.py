@@ -59,7 +59,7 @@ CLAIMS = {  # in the order of the page
 HEAD = """# Do the claims hold?
 
 Each claim of the four papers, checked on real data at a size that two cores can do. Every number here was written by the script
-that is named beside it; `make claims` runs them all and makes this page, `make data` what they read ([costs](costs.md) says more).
+that is named beside it; `make claims` runs them all and makes this page, `make data` what they read ([costs](costs.md)).
 
 "Above" and "below" mean that Student's t of the paired differences over seeds is beyond its one-sided 5 % bound, which for three
 seeds is 2.9 standard errors; "not told apart" that it is not, whether for want of a difference or of seeds. With so many
