@@ -39,6 +39,8 @@ class Setting:
     name: str
     flags: dict[str, Any]
     trials: dict[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
+    tuned_as: Setting | None = None
+    """Another setting whose trials choose the fields for this one, too."""
 
     def words(self) -> str:
         """The flags as one would type them."""
@@ -60,6 +62,7 @@ def arguments(claim: str) -> argparse.Namespace:
 
 def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, list[str]]:
     """Each method with its candidates' fields, as METHODs of compare, the best on validation first."""
+    setting = setting.tuned_as or setting
     names = {method: method.partition(":")[0] for method in methods}
     order = {name: list(setting.trials.get(name, ({},))) for name in names.values()}
     specs = {name: [spell(name, each, "") for each in fields] for name, fields in order.items() if len(fields) > 1}

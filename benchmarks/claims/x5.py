@@ -64,7 +64,7 @@ def main() -> None:
         told += [f"{name}: " + "; ".join(sentence("xclp", method, each) for method, each in found.items()), remark(runs)]
     settings = "; ".join(f"{name}: {setting.words()}" for name, setting in every.items())
     settings += (
-        ", 1 local epoch. With 100 labels XCLP's graph holds 20 clients. FedMatch and FedSiam were not run on Fashion-MNIST"
+        ", 1 local epoch. With 100 labels XCLP's graph holds 20 clients; there and on images FedMatch and FedSiam did not run"
     )
     write(__file__, claim=CLAIM, setting=settings, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes),
           why=". ".join(told) + ".", quick=quick)  # fmt: skip
