@@ -10,13 +10,15 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text())
 QUICK = [path for path in SCRIPTS if '"--quick"' in path.read_text()]
+DEAR = ("anchor_parts", "docs_numbers", "simulator", "xclp_parts")  # half a minute of a core each
+MARKED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in DEAR else [], id=path.stem) for path in QUICK]
 
 
 def test_every_benchmark_has_a_quick_run():
     assert [path.name for path in SCRIPTS if path not in QUICK] == []
 
 
-@pytest.mark.parametrize("script", QUICK, ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", MARKED)
 def test_quick_run(script, tmp_path):
     result = script.with_suffix(".json")
     before = result.read_bytes() if result.exists() else None
