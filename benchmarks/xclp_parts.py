@@ -21,9 +21,9 @@ sys.path.insert(0, str(HERE / "claims"))
 
 from common import SEEDS, measured, show, tuned  # noqa: E402
 from machine import about, need, write  # noqa: E402
-from settings import FEW_METHODS, XCLP_FASHION  # noqa: E402
+from settings import FASHION_METHODS, XCLP_FASHION  # noqa: E402
 
-OTHERS = FEW_METHODS[1:]
+OTHERS = FASHION_METHODS[1:]
 FASHION, SKEW = XCLP_FASHION.values()
 UNDER_SKEW = ("xclp", "fedavg", "perclient-lp")
 
