@@ -1,8 +1,8 @@
 """ClientUpdate and ServerUpdate of FedAvg, FedProx and SCAFFOLD, for methods that stand on any of them (`--set base=fedprox`).
 
 A method trains by a function of its own; what differs between the three is what is added to its gradients, what a client sends
-back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And what many
-methods ask of their fields before a run.
+back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And how far
+clients moved, for the history, and what many methods ask of their fields before a run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from grapevine.core import Client, Id, Method, Server, parameters
 from grapevine.errors import Mistake
 from grapevine.learn import Weights, add, average, parameter_names, pull, push, subtract
 from grapevine.models import Network
+from grapevine.semi import gradient_diversity
 
 BASES = ("fedavg", "fedprox", "scaffold")
 Train = Callable[[Network, Callable[[Network], None] | None], int]
@@ -162,3 +163,11 @@ def server_update(server: Server, base: str, state: dict, replies: dict, by: str
 def moves(replies: dict, weights: Weights) -> Iterator[Weights]:
     """How far each client that trained has moved, one after the other."""
     return (r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"])
+
+
+def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
+    """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
+    buffers = dict(server.model().named_buffers())
+    diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
+    if math.isfinite(diversity):
+        server.note(gradient_diversity=diversity)

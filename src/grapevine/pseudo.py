@@ -1,5 +1,5 @@
 """What methods with pseudo-labels share: two stages and what the first may be, the ratio of labelled clients, batches in two
-streams, gradient diversity.
+streams.
 
 FedAvg+XCLP, FedAvg+perclientLP, FedAvg+network and FedSem+ differ in where pseudo-labels come from; the rest is here. FixMatch,
 MixMatch, FedSiam and FedRGD take their batches from `streams`.
@@ -24,7 +24,7 @@ from grapevine.errors import Mistake
 from grapevine.heads import linear
 from grapevine.learn import Weights
 from grapevine.models import BatchNorm1d, Network
-from grapevine.semi import gradient_diversity, nt_xent, one_hot
+from grapevine.semi import nt_xent, one_hot
 
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 
@@ -168,14 +168,6 @@ def streams(labelled: int, unlabelled: int, batch: int, ratio: int, rng: torch.G
 def epoch_steps(labelled: int, unlabelled: int, batch: int, ratio: int) -> int:
     """Steps of an epoch in two streams: one pass over the unlabelled rows, or over the labelled ones if there are no others."""
     return -(-unlabelled // (ratio * batch)) if unlabelled else -(-labelled // batch)
-
-
-def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
-    """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
-    buffers = dict(server.model().named_buffers())
-    diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
-    if math.isfinite(diversity):
-        server.note(gradient_diversity=diversity)
 
 
 def vote(own: Tensor, answers: list[Tensor], preset: str = "paper") -> Tensor:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import os
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -172,8 +171,10 @@ class Split:
 
     def given_true(self) -> list[list[int]]:
         """How often the clients' rows of a true class (IRRELEVANT: foreign rows) were given a label: [given, true, n]."""
-        pairs = Counter(pair for part in self.parts for pair in zip(part.labels.tolist(), self.truth[part.labelled].tolist()))
-        return [[*pair, n] for pair, n in sorted(pairs.items())]
+        given = torch.cat([part.labels for part in self.parts])
+        true = self.truth[torch.cat([part.labelled for part in self.parts])]
+        pairs, n = torch.stack([given, true]).unique(dim=1, return_counts=True)
+        return torch.cat([pairs, n[None]]).T.tolist()
 
     def reveal(self) -> Split:
         """The same rows with all their true labels, for the upper bound. Foreign rows are left out; what nobody knows stays."""

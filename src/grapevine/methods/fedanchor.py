@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine import alternate, bases, pseudo, wire
+from grapevine import alternate, bases, wire
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.data.rows import Rows
@@ -139,7 +139,7 @@ class FedAnchor(Method):
         server.note(anchor_head_overhead=100 * (wire.size(weights) - model) / model)  # goes down, too; not in the paper's
         replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t, **broadcast)  # 6–9
         server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
-        pseudo.note_diversity(server, bases.moves(replies, without_anchor_head(weights)))
+        bases.note_diversity(server, bases.moves(replies, without_anchor_head(weights)))
         weights = {**weights, **average(replies, otherwise={})}  # line 10
         weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)  # line 11
         statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)

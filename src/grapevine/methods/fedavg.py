@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases, pseudo
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import average, fit
@@ -46,7 +46,7 @@ class FedAvg(Method):
         chosen = server.sample(state["round"])  # S_t
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         weights = average(replies, otherwise=state["weights"])
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(weights=weights, round=state["round"] + 1)
 
 

@@ -275,7 +275,7 @@ class XCLP(Method):
                 logging.getLogger("grapevine").warning(f"xclp: round {state['round'] + 1} changes nothing, since {few}")
                 return dict(state, round=state["round"] + 1)
         new = bases.server_update(server, self.base, state, replies, by=None, among=among)  # line 10
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(state, **new, round=state["round"] + 1)
 
     def contrast_round(self, server: Server, state: dict, lr: float) -> dict:
@@ -284,7 +284,7 @@ class XCLP(Method):
         replies = server.ask(self.contrast, to=server.sample(state["round"], state["rows"]), **told)
         features = average(replies, otherwise={})
         projector = average(replies, "projector", otherwise=state["projector"])
-        pseudo.note_diversity(server, bases.moves(replies, {name: state["weights"][name] for name in features}))
+        bases.note_diversity(server, bases.moves(replies, {name: state["weights"][name] for name in features}))
         return dict(state, weights=state["weights"] | features, projector=projector, round=state["round"] + 1)
 
     def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:

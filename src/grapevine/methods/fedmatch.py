@@ -187,7 +187,7 @@ class FedMatch(Method):
             check_finite(id, {part: r[part]["values"] for part in ("sigma", "psi") if part in r})
         zero = torch.zeros_like(state["psi"])
         moved = {part: {id: vectors.unpack(r[part], zero) for id, r in replies.items() if part in r} for part in ("sigma", "psi")}
-        pseudo.note_diversity(server, [dict(theta=psi + moved["sigma"].get(id, zero)) for id, psi in moved["psi"].items()])
+        bases.note_diversity(server, [dict(theta=psi + moved["sigma"].get(id, zero)) for id, psi in moved["psi"].items()])
         new = dict(state, round=t + 1, changed=dict(state["changed"]))
         for part, shifts in moved.items():
             if shifts:

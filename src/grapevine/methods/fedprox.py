@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases, pseudo
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.learn import average, fit, pull
 
@@ -43,5 +43,5 @@ class FedProx(Method):
         chosen = server.sample(state["round"])  # line 3: S_t
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])  # line 4
         weights = average(replies, otherwise=state["weights"])  # line 8
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(weights=weights, round=state["round"] + 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grapevine import bases, models, pseudo
+from grapevine import bases, models
 from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.errors import Mistake
 from grapevine.learn import average, subtract
@@ -79,7 +79,7 @@ class FedRGD(Method):
         of = self.divide(server, t)
         each = {id: dict(weights=groups[g]) for id, g in of.items()}
         replies = {id: r for id, r in server.ask(self.train, each=each, lr=lr, round=t).items() if r["n"]}
-        pseudo.note_diversity(server, [subtract(r["weights"], groups[of[id]]) for id, r in replies.items()])
+        bases.note_diversity(server, [subtract(r["weights"], groups[of[id]]) for id, r in replies.items()])
         own = {}
         if bases.has_rows(server):
             model = server.model(state["weights"])

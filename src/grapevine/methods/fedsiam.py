@@ -124,7 +124,7 @@ class FedSiam(Method):
         follow = layers and t < self.settle
         told |= dict(follow=follow, threshold=self.threshold(state["apart"]))
         replies = {id: r for id, r in server.ask(self.train, to=server.sample(t), **told).items() if r["n"]}
-        pseudo.note_diversity(server, [subtract(r["student"], state["student"]) for r in replies.values()])
+        bases.note_diversity(server, [subtract(r["student"], state["student"]) for r in replies.values()])
         by = None if self.preset == "code" else "n"
         student = average(replies, "student", by, otherwise=state["student"])
         teacher = student if alone else average(replies, "teacher", by, otherwise=state["teacher"])

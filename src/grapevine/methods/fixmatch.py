@@ -94,7 +94,7 @@ class FixMatch(Method):
         t, weights = state["round"], state["weights"]
         lr = cosine(self.lr, t, server.rounds)
         replies = server.ask(self.train, each=bases.control(state, self.base, server.sample(t)), weights=weights, lr=lr, round=t)
-        pseudo.note_diversity(server, bases.moves(replies, weights))
+        bases.note_diversity(server, bases.moves(replies, weights))
         new = bases.server_update(server, self.base, state, replies)
         if bases.has_rows(server):
             new["weights"] = self._at_server(server, new["weights"], lr, t)

@@ -104,7 +104,7 @@ class MixMatch(Method):
         t, weights = state["round"], state["weights"]
         rise = self.ramped(t, server.rounds)
         replies = server.ask(self.train, to=server.sample(t), weights=weights, weight=rise, round=t)
-        pseudo.note_diversity(server, bases.moves(replies, weights))
+        bases.note_diversity(server, bases.moves(replies, weights))
         return dict(state, **bases.server_update(server, self.base, state, replies), round=t + 1)
 
     def ramped(self, t: int, rounds: int) -> float:

@@ -116,7 +116,7 @@ class NetworkLabels(Method):
         replies = server.ask(self.pretrain if stage == 1 else self.train, each=each, **told)
         among = labelled if stage == 1 or self.labelled_only else state["labels"]
         new = bases.server_update(server, self.base, state, replies, by=None, among=among)
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(state, **new, round=state["round"] + 1)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from grapevine import bases, models, pseudo
+from grapevine import bases, models
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.crypto.stream import Stream, context, fresh_secret
 from grapevine.errors import Mistake
@@ -206,7 +206,7 @@ class ProtoFSSL(Method):
         replies = server.ask(self.train, each=each, weights=state["weights"], round=round)
         fresh = {i: dict(means=r["means"], present=r["present"]) for i, r in replies.items() if r["present"].any()}
         learned = {i: r for i, r in replies.items() if r["n"]}
-        pseudo.note_diversity(server, [subtract(r["weights"], state["weights"]) for r in learned.values()])
+        bases.note_diversity(server, [subtract(r["weights"], state["weights"]) for r in learned.values()])
         weights = average(learned, by=None if self.preset == "code" else "n", otherwise=state["weights"])
         return dict(state, weights=weights, helpers=helpers, sets=fresh or sets, round=round + 1)
 

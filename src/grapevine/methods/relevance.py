@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine import bases, pseudo
+from grapevine import bases
 from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
@@ -123,7 +123,7 @@ class Tuor(Method):
         chosen = [id for id in chosen if id in selected]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         weights = average(replies, otherwise=state["weights"])
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(state, weights=weights, selected=selected, round=state["round"] + 1)
 
 
@@ -228,7 +228,7 @@ class RDS(Method):
             server.note(reward=mean)
             baseline += (mean - baseline) / self.window
         new = average(used, otherwise=weights)
-        pseudo.note_diversity(server, bases.moves(used, weights))
+        bases.note_diversity(server, bases.moves(used, weights))
         return dict(weights=new, baseline=baseline, round=t + 1)
 
 

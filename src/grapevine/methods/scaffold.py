@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases, pseudo
+from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.learn import add, average, fit, push, subtract
 
@@ -57,5 +57,5 @@ class Scaffold(Method):
         if used:
             dx = average(used, "dy", by=None)  # line 16
             x = add(x, {name: d * self.global_lr if name in state["c"] else d for name, d in dx.items()})  # line 17
-        pseudo.note_diversity(server, bases.moves(replies, state["weights"]))
+        bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(bases.server_control(state, replies, server.clients), weights=x, round=round + 1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine import alternate, bases, pseudo
+from grapevine import alternate, bases
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, average, parameter_names, subtract
@@ -96,7 +96,7 @@ class SemiFL(Method):
             statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
         replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t)
         server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
-        pseudo.note_diversity(server, bases.moves(replies, weights))
+        bases.note_diversity(server, bases.moves(replies, weights))
         used = {id: reply for id, reply in replies.items() if reply["n"]}
         velocity = state["velocity"]
         if used:
