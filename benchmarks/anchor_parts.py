@@ -48,7 +48,7 @@ def main() -> None:
     parts = measured(FASHION, variants(chosen["fedanchor"][0], chosen["semifl"][0]), quick)
     show("250 labels at the server, i.i.d.", parts)
     if not quick:
-        write(__file__, dict(about=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts))
+        write(__file__, dict(machine=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts))
 
 
 if __name__ == "__main__":

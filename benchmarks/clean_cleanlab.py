@@ -141,7 +141,7 @@ def main() -> None:
     print(table(("mean over seeds", "precision", "recall", "F1"), lines))
     if not flags.quick:
         setting = dict(settings=SETTINGS, flips=FLIPS, seeds=SEEDS, tau=0.95, upsilon=0.5, model="cnn", cleanlab=CLEANLAB)
-        result = dict(about=machine, setting=setting, results=cells)
+        result = dict(machine=machine, setting=setting, results=cells)
         write(__file__, result)
         document(result)
 

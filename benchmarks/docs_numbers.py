@@ -150,7 +150,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     if not quick:
         need("derma")
-    result = dict(about=about(), label=label(1 if quick else 4), clean=clean(["wine"] if quick else SERVERS))
+    result = dict(machine=about(), label=label(1 if quick else 4), clean=clean(["wine"] if quick else SERVERS))
     if not quick:
         result["demo"] = demo()
         write(__file__, result)

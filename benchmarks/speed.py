@@ -36,7 +36,7 @@ def read(name: str) -> dict[str, Any] | None:
 
 def ran(name: str, found: dict) -> str:
     """The command that made a file, and what the file says of when it ran and beside what."""
-    machine = found.get("machine") or found.get("about") or found
+    machine = found["machine"]
     words = dict(commit="commit {}", date="{}", cores="{} cores", load="load {}")
     return ", ".join(
         [f"`python benchmarks/{name}.py`", *(word.format(machine[key]) for key, word in words.items() if key in machine)]

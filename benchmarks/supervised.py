@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test: one seed, two rounds; writes nothing")
     quick = parser.parse_args().quick
-    result = dict(about=about(), methods=measure(*((1, 2) if quick else (5, 20))))
+    result = dict(machine=about(), methods=measure(*((1, 2) if quick else (5, 20))))
     print(table(result["methods"]))
     if not quick:
         write(__file__, result)

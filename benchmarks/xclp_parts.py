@@ -54,7 +54,7 @@ def main() -> None:
     show("labels i.i.d.", parts)
     show("5 of 10 classes a client", skew)
     if not quick:
-        write(__file__, dict(about=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts, skew=skew))
+        write(__file__, dict(machine=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts, skew=skew))
 
 
 if __name__ == "__main__":
