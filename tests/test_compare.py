@@ -162,6 +162,23 @@ def test_the_command_shows_a_finished_comparison_without_running_it(mended):
     assert other.exit_code == 2 and "was begun with --rounds 2, not 3" in other.output
 
 
+def test_a_run_made_with_another_default_is_not_taken_for_todays(mended):
+    path = Path("c/runs/fedavg-seed0/result.json")
+    text = path.read_text()
+    made = json.loads(text)
+    words = ["compare", *METHODS, "--data", "digits", *FLAGS, "--seeds", 2, "--set", "lr=0.2", "--out", "c", "--resume"]
+    try:
+        path.write_text(json.dumps(made | dict(settings=made["settings"] | dict(epochs=made["settings"]["epochs"] + 1))))
+        refused = grapevine(*words)
+        del made["settings"]["epochs"]  # as a version wrote it that did not have the field
+        path.write_text(json.dumps(made))
+        taken = grapevine(*words)
+    finally:
+        path.write_text(text)
+    assert refused.exit_code == 2 and "fedavg-seed0 was made with epochs" in refused.output, refused.output
+    assert taken.exit_code == 0, taken.output
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send to one process")
 def test_ctrl_c_leaves_a_folder_that_resume_continues(folder):

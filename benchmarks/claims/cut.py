@@ -21,11 +21,13 @@ from common import DATA, RUNS, SHARE_OF_ROUNDS, TRIAL_SEED
 from torch import Tensor
 
 import grapevine as gv
-from grapevine import data, methods
+from grapevine import data, methods, models, wire
 from grapevine.data.split import Part, Split
+from grapevine.models import Network
 from grapevine.store import FileStore, Memory
 
 SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+MODEL = "cnn"
 CLIENTS, ROUNDS, VALIDATION = 10, 10, 1000
 FEDAVG = dict(epochs=1, batch=10)
 RATES = (0.01, 0.03, 0.1, 0.3)
@@ -70,11 +72,13 @@ def with_server(split: Split, server: int) -> Split:
     return replace(split, server=part, settings=dict(split.settings, labels=f"server:{server}"))
 
 
-def train(out: Path, method: str, split: Split, seed: int, rounds: int = ROUNDS, **fields: Any) -> dict[str, Any]:
-    """result.json with the history, of a run that is made or there."""
+def train(
+    out: Path, method: str, split: Split, seed: int, rounds: int = ROUNDS, every: int | None = None, **fields: Any
+) -> dict[str, Any]:
+    """result.json with the history, of a run that is made or there; evaluated twice, or every so many rounds."""
     print(out.name, flush=True)
-    run = gv.train(methods.find(method)(**fields), split, model="cnn", rounds=rounds, per_round=len(split.parts), seed=seed,
-                   evaluate_every=max(1, rounds // 2), latent=0, out=out, resume=True)  # fmt: skip
+    run = gv.train(methods.find(method)(**fields), split, model=MODEL, rounds=rounds, per_round=len(split.parts), seed=seed,
+                   evaluate_every=every or max(1, rounds // 2), latent=0, out=out, resume=True)  # fmt: skip
     return dict(run.result, history=run.history)
 
 
@@ -91,9 +95,21 @@ def rate(where: Path, name: str, quick: bool) -> float:
     return max(RATES, key=score)
 
 
+def checkpoint(out: Path) -> tuple[dict[str, Any], FileStore]:
+    """The manifest of a run's checkpoint, and what it names."""
+    return json.loads((out / "checkpoint" / "manifest.json").read_text()), FileStore(out / "checkpoint" / "objects")
+
+
 def remembered(out: Path, split: Split, name: str) -> Iterator[tuple[Tensor, Any]]:
     """What each client of a run remembers under this name, with its rows: labelled ones, then the others."""
-    memory = json.loads((out / "checkpoint" / "manifest.json").read_text())["memory"]
-    store = FileStore(out / "checkpoint" / "objects")
+    manifest, store = checkpoint(out)
     for i, part in enumerate(split.parts):
-        yield torch.cat([part.labelled, part.unlabelled]), Memory(store, memory[str(i)])[name]
+        yield torch.cat([part.labelled, part.unlabelled]), Memory(store, manifest["memory"][str(i)])[name]
+
+
+def classifier(out: Path, split: Split) -> tuple[Network, Tensor]:
+    """The server's classifier of a run of MP-SSFL, and which classes it has seen."""
+    manifest, store = checkpoint(out)
+    state = wire.decode(store.get(manifest["state"]))
+    model = models.build(MODEL, tuple(split.dataset.x.shape[1:]), len(split.dataset.classes))
+    return model.load(state["classifier"]), state["known"]

@@ -68,6 +68,13 @@ ANCHOR = {
 # One local epoch instead of five: batches of 10 in three views are slow on two cores.
 IMAGE_TRIALS = {method: [dict(each, epochs=1) for each in trials] for method, trials in ANCHOR_TRIALS.items()}
 _IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2)
-ANCHOR_IMAGES = {"Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor-fashion-iid", _IMAGES, IMAGE_TRIALS)}
-ANCHOR_WORDS = f"{ANCHOR['i.i.d., 250 anchors'].words()}; and with --partition dirichlet:0.1; and "
-ANCHOR_WORDS += f"{ANCHOR_IMAGES['Fashion-MNIST, i.i.d., 250 anchors'].words()}, 1 local epoch"
+ANCHOR_IMAGES = {
+    "Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor-fashion-iid", _IMAGES, IMAGE_TRIALS),
+    "Fashion-MNIST, Dirichlet 0.1, 250 anchors": Setting(
+        "anchor-fashion-dirichlet", dict(_IMAGES, partition="dirichlet:0.1"), IMAGE_TRIALS
+    ),
+}
+ANCHOR_WORDS = " and ".join((
+    ANCHOR["i.i.d., 250 anchors"].words(),
+    ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"].words() + ", 1 local epoch",
+)) + "; both also with --partition dirichlet:0.1"  # fmt: skip

@@ -432,7 +432,20 @@ class Plan:
         )  # fmt: skip
         for job in self.jobs:
             if (self.out / job.folder / "result.json").exists():
+                self._made_as_now(job)
                 job.state, job.round = "finished", job.rounds
+
+    def _made_as_now(self, job: Job) -> None:
+        """A folder names only the fields that were said: a default that another version had must not pass for today's."""
+        from grapevine.core import with_settings
+        from grapevine.methods import find
+
+        made = json.loads((self.out / job.folder / "result.json").read_text(encoding="utf-8"))["settings"]
+        now = json.loads(json.dumps(with_settings(find(job.work["method"]), job.work["settings"]).settings()))
+        for name, value in now.items():  # a field that was not there then is a choice that nobody had
+            if name in made and made[name] != value:
+                raise Mistake(f"{self.out / job.folder} was made with {name} {made[name]}, which is {value} now: remove that "
+                              "folder to run it anew, or take another --out.")  # fmt: skip
 
     def _lines(self, split: dict[str, Any]) -> list[Entry]:
         """The lines of a cell's table: lower bounds, the methods asked for that can use its labels, the upper bound."""
