@@ -443,12 +443,18 @@ def test_what_is_learnt_is_said_by_the_settings():
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
         (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),
         (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
+        (blobs(), dict(id="patient"), "id='patient' is for files, and the parties are arrays: leave it out."),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
     with pytest.raises(Mistake) as told:
         label(parties, **settings)
     assert sentence in str(told.value) and "\n" not in str(told.value)
+
+
+def test_parties_from_files_are_called_as_their_files(tmp_path):
+    with pytest.raises(Mistake, match="names is for arrays"):
+        gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
 
 
 def test_warnings():

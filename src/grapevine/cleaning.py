@@ -29,7 +29,7 @@ from grapevine.data import tables
 from grapevine.data.rows import Rows
 from grapevine.errors import Mistake
 from grapevine.experiment import check_head
-from grapevine.labelling import check_names, require_new
+from grapevine.labelling import check_names, check_words, require_new
 from grapevine.learn import fit
 from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_epochs, check_thresholds, moments, standardised
 from grapevine.runs import peak_memory_mb
@@ -145,6 +145,7 @@ def clean(
     files = [isinstance(party, (str, Path)) for party in (server, *parties)]
     if any(files) and not all(files):
         raise Mistake("some of the server and the parties are files and others arrays: give all of them in one way.")
+    check_words(all(files), dict(label=label, id=id, features=features, embed=embed), names)
     if all(files):
         own, read = read_files(server, parties, label, id, features, truth, impute, embed)
         whole = False

@@ -182,6 +182,7 @@ def label(
     files = [isinstance(party, (str, Path)) for party in parties]
     if any(files) and not all(files):
         raise Mistake("some parties are files and others arrays: give all of them in one way.")
+    check_words(any(files), dict(label=label, id=id, features=features, embed=embed), names)
     if parties and all(files):
         from grapevine.parties import read_parties
 
@@ -199,6 +200,15 @@ def label(
     if out is not None:
         write(Path(out), result)
     return result
+
+
+def check_words(files: bool, of_files: dict[str, Any], names: Sequence[str] | None) -> None:
+    """A word that would be read by nobody is refused."""
+    said = [word for word, value in of_files.items() if value is not None]
+    if said and not files:
+        raise Mistake(f"{said[0]}={of_files[said[0]]!r} is for files, and the parties are arrays: leave it out.")
+    if files and names is not None:
+        raise Mistake("names is for arrays: parties that come from files are called as their files are.")
 
 
 def from_arrays(parties: Sequence[Any], names: Sequence[str] | None, truth: Sequence[Any] | None, impute: bool) -> list[Party]:
