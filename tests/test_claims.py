@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "claims"
 FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
@@ -38,6 +40,25 @@ def test_every_claim_has_a_script_that_says_what_it_claims(claims):
         script = claims(identity.lower())
         assert script.__doc__.startswith(f"{identity}: ") and callable(script.main)
         assert script.CLAIM.endswith(".") and script.PAPER
+
+
+def test_what_m2_counts(claims):
+    m2 = claims("m2")
+    split = SimpleNamespace(truth=torch.tensor([0, 1, 2, m2.IRRELEVANT, m2.IRRELEVANT]))
+    rows, used = torch.tensor([4, 3, 2, 1, 0]), torch.tensor([False, True, True, True, False])
+    found = m2.shares(split, [(rows[:2], used[:2]), (rows[2:], used[2:])])
+    assert found == {"right": 60.0, "own kept": 66.67, "foreign set aside": 50.0, "own among kept": 66.67}
+    assert m2.shares(split, [(rows, torch.zeros(5, dtype=torch.bool))])["own among kept"] == 0
+
+
+def test_table_4_of_mp_ssfl_gives_shares_of_what_is_kept(claims):
+    """If a of the own rows are kept and c of the foreign ones, own / (own + foreign·c/a) has the same c/a in every line."""
+    m2 = claims("m2")
+    for cells in m2.PAPER.values():
+        assert m2.own_needed(cells) > 102  # per cent of the own rows, were they shares of all rows
+        for method in ("MP-SSFL", "rds", "tuor"):
+            ratios = [(100 / cells[f"10 clients, 200+{n}"][method] - 1) * 200 / n for n in (200, 100, 50)]
+            assert max(ratios) < 1.25 * min(ratios)
 
 
 def test_every_result_belongs_to_a_claim(claims):
