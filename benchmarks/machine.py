@@ -151,12 +151,12 @@ class Stopwatch:
 
 def table(head: tuple[str, ...], rows: list[tuple]) -> str:
     """Columns as wide as they need; numbers to the right."""
-    texts = [head, *[tuple(_text(cell) for cell in row) for row in rows]]
+    texts = [head, *[tuple(text(cell) for cell in row) for row in rows]]
     widths = [max(len(row[i]) for row in texts) for i in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths))) for row in texts
     )
 
 
-def _text(cell: Any) -> str:
+def text(cell: Any) -> str:
     return f"{cell:,.3g}" if isinstance(cell, float) and cell < 100 else f"{cell:,.0f}" if isinstance(cell, float) else str(cell)
