@@ -16,7 +16,7 @@ PAPER = {"10 clients of 500, true labels": 70.04, "10 clients of 500, MP-SSFL": 
          "note": "the server's size is not given; tables 2 and 3 are the same, both headed MNIST"}  # fmt: skip
 SERVERS, WITHIN = (90, 240, 500, 1000), 1.5  # points
 TRUE = "true labels"
-SHORT, SLOW = 70.0, 0.003  # what true labels give in the paper, in per cent: training that stopped early; a rate for it
+SHORT, SLOW = 70.0, 0.003  # what true labels give in the paper, in per cent, as if training stopped early; a rate for that
 SIZES = ((10, 500), (10, 200), (10, 1000), (50, 200), (100, 200))  # clients, rows of each; with all servers for the first only
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     lost = ", ".join(f"{way.removeprefix('MP-SSFL, ')} {one['lost to true labels']['difference']:.1f}"
                      for way, one in stopped.items() if way != TRUE)  # fmt: skip
     told.append(f"Within: {WITHIN:g} points. Rows are set aside where the server's classifier is less than 95 % sure")
-    told.append(f"In the paper true labels give about {SHORT:.0f} % on MNIST: its training stopped early. Ours, with a rate of "
+    told.append(f"In the paper true labels give about {SHORT:.0f} % on MNIST, as if training stopped early. Ours, with a rate of "
                 f"{SLOW:g} and stopped where true labels give {stopped[TRUE]['accuracy']['mean']:.1f} %, loses, in points: "
                 f"{lost}")  # fmt: skip
     write(__file__, claim=CLAIM, setting=f"{WORDS}; no client's row is labelled; the server's classifier learns its rows for 30 "
