@@ -229,7 +229,10 @@ def ablation(source: Path) -> str:
     if source == PARTS_FILE and not any(name.startswith("preset ") for name in found["parts"]):
         text += "; the other preset diverged with at least one of the seeds, and has no line"
     tables = [f"{text}):"]
-    for title, key in (("labels i.i.d.", "parts"), ("each client's labels of 5 of the 10 classes", "skew")):
+    titles = dict(
+        parts="labels i.i.d.", skew="each client's labels of 5 of the 10 classes", some="all labels at 20 of the clients"
+    )
+    for key, title in titles.items():
         rows = []
         for name, one in found.get(key, {}).items():
             cells = [one[kind] for kind in ("accuracy", "accuracy_last_round", "pseudo_labels_right")]

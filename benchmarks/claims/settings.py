@@ -31,6 +31,7 @@ _FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model=
 FASHION_TRIALS = {method: [dict(each, epochs=1) for each in XCLP_TRIALS[method]] for method in FASHION_METHODS}
 _FASHION_IID = Setting("xclp-fashion-iid", _FASHION, FASHION_TRIALS)
 _FASHION_SKEW = Setting("xclp-fashion-skew", dict(_FASHION, labels="clients:1000~5"), tuned_as=_FASHION_IID)
+XCLP_SOME = Setting("xclp-fashion-some", dict(_FASHION, labels="clients:1000/20"), tuned_as=_FASHION_IID)  # at 20 of the clients
 XCLP_FASHION = {"Fashion-MNIST, i.i.d., 1000 labels": _FASHION_IID, "Fashion-MNIST, label skew, 1000 labels": _FASHION_SKEW}
 PROTO_TRIALS = {
     "protofssl": lrs(0.0003, 0.001, 0.003, 0.01),
