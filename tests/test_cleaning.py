@@ -407,8 +407,8 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(files, what, 
             "a party is called 'Report.html', and its folder will be, where the job writes a",
         ),
         (["north.csv"], {}, "some of the server and the parties are files and others arrays"),
-        ([SERVER], dict(label="y"), "label='y' is for files, and the parties are arrays: leave it out."),
-        ([SERVER], dict(embed="run"), "embed='run' is for files, and the parties are arrays: leave it out."),
+        ([SERVER], dict(label="y"), "label is for files, and the parties are arrays: leave it out, or give them as files."),
+        ([SERVER], dict(embed="run"), "embed is for files, and the parties are arrays"),
     ],
 )
 def test_bad_arrays(parties, settings, sentence):

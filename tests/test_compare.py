@@ -165,18 +165,35 @@ def test_the_command_shows_a_finished_comparison_without_running_it(mended):
 def test_a_run_made_with_another_default_is_not_taken_for_todays(mended):
     path = Path("c/runs/fedavg-seed0/result.json")
     text = path.read_text()
-    made = json.loads(text)
     words = ["compare", *METHODS, "--data", "digits", *FLAGS, "--seeds", 2, "--set", "lr=0.2", "--out", "c", "--resume"]
-    try:
-        path.write_text(json.dumps(made | dict(settings=made["settings"] | dict(epochs=made["settings"]["epochs"] + 1))))
-        refused = grapevine(*words)
-        del made["settings"]["epochs"]  # as a version wrote it that did not have the field
+
+    def told(change):
+        made = json.loads(text)
+        change(made)
         path.write_text(json.dumps(made))
-        taken = grapevine(*words)
+        return grapevine(*words)
+
+    try:
+        refused = told(lambda made: made["settings"].update(epochs=made["settings"]["epochs"] + 1))
+        empty = told(lambda made: made.pop("settings"))
+        taken = told(lambda made: made["settings"].pop("epochs"))  # as a version wrote it that did not have the field
     finally:
         path.write_text(text)
-    assert refused.exit_code == 2 and "fedavg-seed0 was made with epochs" in refused.output, refused.output
+    assert refused.exit_code == 2 and "fedavg-seed0 was made with epochs 6, and would be with epochs 5 now" in flat(
+        refused.output
+    )
+    assert empty.exit_code == 2 and "result.json is not a run's result: remove its folder" in flat(empty.output)
     assert taken.exit_code == 0, taken.output
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_a_field_that_a_protocol_did_not_have_is_no_difference():
+    was = dict(lr=0.1, hamming=dict(kind="mlwe", degree=4096))
+    assert comparison._common(dict(was, hamming=dict(was["hamming"], new=1)), was) == was
+    assert comparison._common(was, dict(was, hamming=dict(kind="psm"))) == dict(lr=0.1, hamming=dict(kind="mlwe"))
 
 
 @pytest.mark.slow

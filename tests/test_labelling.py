@@ -424,6 +424,7 @@ def test_what_is_learnt_is_said_by_the_settings():
     [
         (blobs()[:1], {}, "1 party was given"),
         ([], {}, "0 parties were given"),
+        ([], dict(label="y"), "0 parties were given"),
         (blobs(labelled=0), {}, "no party has a labelled row"),
         ([*blobs()[:2], (np.ones((4, 6)), [0, 1, -1, -1], [0, 1, 0, 1])], {}, "party-3 has 6 features and party-1 has 5"),
         ([*blobs()[:2], (np.ones((4, 5)), [0, 1, -1], [0, 1, 0, 1])], {}, "party-3 has 4 rows and 3 labels"),
@@ -443,7 +444,7 @@ def test_what_is_learnt_is_said_by_the_settings():
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
         (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),
         (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
-        (blobs(), dict(id="patient"), "id='patient' is for files, and the parties are arrays: leave it out."),
+        (blobs(), dict(id="patient"), "id is for files, and the parties are arrays: leave it out, or give them as files."),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
@@ -453,7 +454,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
 
 
 def test_parties_from_files_are_called_as_their_files(tmp_path):
-    with pytest.raises(Mistake, match="names is for arrays"):
+    with pytest.raises(Mistake, match="names is for arrays, and the parties are files: leave it out"):
         gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
 
 

@@ -145,12 +145,13 @@ def clean(
     files = [isinstance(party, (str, Path)) for party in (server, *parties)]
     if any(files) and not all(files):
         raise Mistake("some of the server and the parties are files and others arrays: give all of them in one way.")
-    check_words(all(files), dict(label=label, id=id, features=features, embed=embed), names)
     if all(files):
+        check_words("files", names=names)
         own, read = read_files(server, parties, label, id, features, truth, impute, embed)
         whole = False
     else:
         own, read = from_arrays(server, parties, names, truth, impute)
+        check_words("arrays", label=label, id=id, features=features, embed=embed)
         whole = all(np.asarray(y).dtype.kind in "iu" for _, y in (server, *parties))
     method = make_method(own, tau, upsilon, epochs, scale, counts, impute)
     model = model or default_model(own, embed)

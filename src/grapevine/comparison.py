@@ -238,6 +238,12 @@ def varied(texts: Sequence[str]) -> dict[str, list[Any]]:
     return grid
 
 
+def _common(a: Any, b: Any) -> Any:
+    """The fields of a that b has, too: one that a version did not have is a choice that nobody had."""
+    both = isinstance(a, dict) and isinstance(b, dict)
+    return {name: _common(a[name], b[name]) for name in a if name in b} if both else a
+
+
 def cells(flags: dict[str, Any], vary: Mapping[str, Sequence[Any]]) -> list[Cell]:
     """All combinations of the varied flags, in their order."""
     grid = {}
@@ -430,22 +436,32 @@ class Plan:
             methods=[e.label for e in self.entries], seeds=self.seeds, vary=self.vary, target=self.target,
             flags=dict(self.flags, set={name: str(value) for name, value in self.set.items()}), cells=described,
         )  # fmt: skip
-        for job in self.jobs:
-            if (self.out / job.folder / "result.json").exists():
-                self._made_as_now(job)
-                job.state, job.round = "finished", job.rounds
+        made = [job for job in self.jobs if (self.out / job.folder / "result.json").exists()]
+        self._as_they_would_be(made)
+        for job in made:
+            job.state, job.round = "finished", job.rounds
 
-    def _made_as_now(self, job: Job) -> None:
+    def _as_they_would_be(self, made: list[Job]) -> None:
         """A folder names only the fields that were said: a default that another version had must not pass for today's."""
         from grapevine.core import with_settings
+        from grapevine.experiment import first_difference
         from grapevine.methods import find
 
-        made = json.loads((self.out / job.folder / "result.json").read_text(encoding="utf-8"))["settings"]
-        now = json.loads(json.dumps(with_settings(find(job.work["method"]), job.work["settings"]).settings()))
-        for name, value in now.items():  # a field that was not there then is a choice that nobody had
-            if name in made and made[name] != value:
-                raise Mistake(f"{self.out / job.folder} was made with {name} {made[name]}, which is {value} now: remove that "
-                              "folder to run it anew, or take another --out.")  # fmt: skip
+        others = []
+        for job in made:
+            path = self.out / job.folder / "result.json"
+            try:
+                was = json.loads(path.read_text(encoding="utf-8"))["settings"]
+            except (ValueError, KeyError, TypeError):
+                raise Mistake(f"{path} is not a run's result: remove its folder, and the run is made anew.") from None
+            now = json.loads(json.dumps(with_settings(find(job.work["method"]), job.work["settings"]).settings()))
+            if _common(was, now) != _common(now, was):
+                others.append((job.folder, *first_difference(_common(was, now), _common(now, was))))
+        if others:
+            folder, was, now = others[0]
+            more = f", as {len(others) - 1} more here" if others[1:] else ""
+            raise Mistake(f"{self.out / folder} was made with {was}, and would be with {now} now{more}: remove that folder to "
+                          "run it anew, or take another --out.")  # fmt: skip
 
     def _lines(self, split: dict[str, Any]) -> list[Entry]:
         """The lines of a cell's table: lower bounds, the methods asked for that can use its labels, the upper bound."""

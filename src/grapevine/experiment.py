@@ -137,15 +137,16 @@ class Experiment:
         now = json.loads(json.dumps(self.identity()))
         for name, value in now.items():
             if name != "version" and before.get(name) != value:
-                was, wanted = _first_difference(before.get(name), value)
+                was, wanted = first_difference(before.get(name), value)
                 raise Mistake(f"{self.out} was begun with {name} {was}, not {wanted}: repeat its settings or take another --out.")
 
 
-def _first_difference(a: Any, b: Any) -> tuple[str, str]:
+def first_difference(a: Any, b: Any) -> tuple[str, str]:
+    """Where two settings that differ do so first: what the one has and what the other, in words."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(a.keys() | b.keys()):
             if a.get(key) != b.get(key):
-                was, wanted = _first_difference(a.get(key), b.get(key))
+                was, wanted = first_difference(a.get(key), b.get(key))
                 return f"{key} {was}", f"{key} {wanted}"
     return str(a), str(b)
 

@@ -182,14 +182,16 @@ def label(
     files = [isinstance(party, (str, Path)) for party in parties]
     if any(files) and not all(files):
         raise Mistake("some parties are files and others arrays: give all of them in one way.")
-    check_words(any(files), dict(label=label, id=id, features=features, embed=embed), names)
     if parties and all(files):
+        check_words("files", names=names)
         from grapevine.parties import read_parties
 
         read = read_parties([str(path) for path in parties], label, id, features, truth, impute, embed)
         whole = False
     else:
         read = from_arrays(parties, names, truth, impute)
+        if read:
+            check_words("arrays", label=label, id=id, features=features, embed=embed)
         whole = all(np.asarray(y).dtype.kind in "iu" for _, y in parties)
     method = make_method(secure, bits, neighbours, alpha, scale, impute, groups, preset, expected, seed)
     if dry_run:
@@ -202,13 +204,12 @@ def label(
     return result
 
 
-def check_words(files: bool, of_files: dict[str, Any], names: Sequence[str] | None) -> None:
-    """A word that would be read by nobody is refused."""
-    said = [word for word, value in of_files.items() if value is not None]
-    if said and not files:
-        raise Mistake(f"{said[0]}={of_files[said[0]]!r} is for files, and the parties are arrays: leave it out.")
-    if files and names is not None:
-        raise Mistake("names is for arrays: parties that come from files are called as their files are.")
+def check_words(given: str, **words: Any) -> None:
+    """A word that nobody would read, as the parties are given, is refused."""
+    said = [word for word, value in words.items() if value is not None]
+    if said:
+        meant = "arrays" if given == "files" else "files"
+        raise Mistake(f"{said[0]} is for {meant}, and the parties are {given}: leave it out, or give them as {meant}.")
 
 
 def from_arrays(parties: Sequence[Any], names: Sequence[str] | None, truth: Sequence[Any] | None, impute: bool) -> list[Party]:
