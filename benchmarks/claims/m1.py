@@ -94,7 +94,7 @@ def main() -> None:
     told.append(f"Within: {WITHIN:g} points. Rows are set aside where the server's classifier is less than 95 % sure")
     told.append(f"In the paper true labels give about {SHORT:.0f} % on MNIST, as if training stopped early. Ours, with a rate of "
                 f"{SLOW:g} and stopped where true labels give {stopped[TRUE]['accuracy']['mean']:.1f} %, loses {points} rows "
-                "at the server (not in the verdict: clients with fewer labelled rows have then also made fewer steps)")  # fmt: skip
+                "at the server (not in the verdict: clients with fewer labelled rows have also made fewer steps)")  # fmt: skip
     write(__file__, claim=CLAIM, setting=f"{WORDS}; no client's row is labelled; the server's classifier learns its rows for 30 "
           "epochs; tau 0.95", numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes), why=". ".join(told) + ".",
           seeds=len(seeds), quick=quick)  # fmt: skip
