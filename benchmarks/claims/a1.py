@@ -22,7 +22,8 @@ def servers() -> str:
     means = {name: one["accuracy"]["mean"] for name, one in json.loads(PARTS.read_text())["parts"].items()}
     told = "; ".join(f"{name}: {mean:.1f} %" for name, mean in means.items())
     return (" On Fashion-MNIST, i.i.d., the difference to SemiFL is the server's training: FedAnchor's makes one pass a round "
-            f"over strong views, SemiFL's five over weak ones. `python benchmarks/anchor_parts.py`, one by one: {told}.")  # fmt: skip
+            "over strong views, SemiFL's five over weak ones. `python benchmarks/anchor_parts.py`, one by one: "
+            f"{told}.")  # fmt: skip
 
 
 def main() -> None:
