@@ -1,6 +1,6 @@
 """Label spreading against scikit-learn's: time, memory, accuracy and convergence on real data.
 
-    python benchmarks/label_spreading.py [--large | --quick]
+    python benchmarks/label_spreading.py [--quick]
 
 Each method fits in a process of its own. Seconds are of one whole `fit` (graph and propagation; the best of three at 2,500
 points), after a small fit has loaded and compiled what there is to load; memory is the peak during `fit` above what the
@@ -153,7 +153,6 @@ def compare(rows: list[dict]) -> list[dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--large", action="store_true", help="also 100,000 points")
     parser.add_argument("--quick", action="store_true", help="500 points, two methods, and nothing is kept")
     parser.add_argument("--child", nargs=3, metavar=("DATA", "N", "METHOD"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -161,10 +160,10 @@ def main() -> None:
         data, n, method = options.child
         print(json.dumps(child(data, int(n), method)))
         return
-    need("fashion-mnist", *([] if options.quick else ["cifar10-lite0"]), *(["mnist"] if options.large else []))
+    need("fashion-mnist", *([] if options.quick else ["cifar10-lite0", "mnist"]))
     machine = about()
     cases = [(data, n) for n in (2500, 20000) for data in ("fashion-mnist", "cifar10 features")]
-    cases += [("fashion-mnist and mnist", 100000)] if options.large else []
+    cases += [("fashion-mnist and mnist", 100000)]
     cases = [("fashion-mnist", 500)] if options.quick else cases
     rows = []
     for data, n in cases:
