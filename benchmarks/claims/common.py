@@ -95,7 +95,7 @@ def compared(setting: Setting, methods: Sequence[str], quick: bool = False, seed
     specs = tuned(setting, methods, quick)
     if quick:
         with tempfile.TemporaryDirectory() as folder:
-            small = dict(setting.flags, rounds=2, per_round=min(4, setting.flags["per_round"]))
+            small = dict(setting.flags, rounds=2, per_round=min(5, setting.flags["per_round"]))  # ProtoFSSL has five helpers
             found = run(Setting(setting.name, small), [each[0] for each in specs.values()], "quick", [0], {}, Path(folder))
             return {method: found[each[0]] for method, each in specs.items()}
     done: dict[str, list[dict]] = {}
