@@ -51,7 +51,7 @@ def early(where: Path, name: str, size: tuple[int, int], seeds: range, rounds: i
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    seeds, rounds, epochs, sizes = (range(1), 2, 2, [(10, 20)]) if quick else (range(SEEDS), ROUNDS, 30, SIZES)
+    seeds, rounds, epochs, sizes = (range(1), 2, 30, [(10, 20)]) if quick else (range(SEEDS), ROUNDS, 30, SIZES)
     numbers, outcomes, told = {}, [], []
     with kept(quick) as where:
         for (name, title), (clients, each) in itertools.product(SETS.items(), sizes):
@@ -69,7 +69,7 @@ def main() -> None:
                 found = beats(accuracies(true), accuracies(runs))
                 cell = mine[f"MP-SSFL, server with {server}"] = {
                     "accuracy": spread(accuracies(runs)),
-                    "labels right, of those given": spread([round(100 * line["pseudo_label_accuracy"], 2) for line in first]),
+                    "labels right, of those given": spread(accuracies(first, "pseudo_label_accuracy")),
                     "rows that get a label": spread(
                         [round(100 * line["pseudo_labels_used"] / line["pseudo_labels_of"], 2) for line in first]
                     ),
