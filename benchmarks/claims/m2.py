@@ -109,7 +109,7 @@ def filtered(where: Path, cell: Cell, rows: Rows, lr: float, quick: bool) -> dic
     """All methods on the same rows."""
     split, found = rows.split, {}
     out = rows.decided(where, "mp-ssfl", lr, EPOCHS)
-    decided = [(index, found["action"]) for index, found in remembered(out, split, "decided")]
+    decided = [(index, each["action"]) for index, each in remembered(out, split, "decided")]
     found["mp-ssfl"] = shares(split, [(index, action != ASIDE) for index, action in decided])
     if "rds" in cell.methods:
         out = where / f"{rows.start}-rds-{rows.seed}"
@@ -191,9 +191,7 @@ def main() -> None:
                     told.append(f"{SETS[name]}, {cell}: " + ", ".join(WORDS.format(way, *each) for way, each in means.items()))
             outcomes += [each for ways in tally.values() for some in ways.values() for each in some]
             told += [f"{SETS[name]}, {words}: mp-ssfl is {lines(tally[kind])}" for kind, words in JUDGED.items()]
-            for cell, epochs in itertools.product(cells[:1] if quick else (cells[0], cells[3]), (EPOCHS, LONG)):
-                if quick and epochs == LONG:
-                    continue
+            for cell, epochs in [(cells[0], EPOCHS)] if quick else itertools.product((cells[0], cells[3]), (EPOCHS, LONG)):
                 place = f"{cell}, classifier of {epochs} epochs"
                 rows = [rows_of(cell, name, other, seed, server) for seed in seeds]
                 tried = over_seeds([by_tau(where, cell, each, lr, epochs) for each in rows])

@@ -455,8 +455,9 @@ class Plan:
             except (ValueError, KeyError, TypeError):
                 raise Mistake(f"{path} is not a run's result: remove its folder, and the run is made anew.") from None
             now = json.loads(json.dumps(with_settings(find(job.work["method"]), job.work["settings"]).settings()))
-            if _common(was, now) != _common(now, was):
-                others.append((job.folder, *first_difference(_common(was, now), _common(now, was))))
+            was, now = _common(was, now), _common(now, was)
+            if was != now:
+                others.append((job.folder, *first_difference(was, now)))
         if others:
             folder, was, now = others[0]
             more = f", as {len(others) - 1} more here" if others[1:] else ""

@@ -183,9 +183,9 @@ def label(
     if any(files) and not all(files):
         raise Mistake("some parties are files and others arrays: give all of them in one way.")
     if parties and all(files):
-        check_words("files", names=names)
         from grapevine.parties import read_parties
 
+        check_words("files", names=names)
         read = read_parties([str(path) for path in parties], label, id, features, truth, impute, embed)
         whole = False
     else:
