@@ -22,9 +22,9 @@ from machine import DATA, FILES, about, need, table, write
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from torch import Tensor
 
+from grapevine.core.rows import Rows
 from grapevine.data.augment import RANGES, Views, strong, weak
 from grapevine.data.datasets import image_scale, images
-from grapevine.data.rows import Rows
 
 SETS = ("cifar10", "fashion-mnist")
 BATCHES = (10, 50, 500)

@@ -24,10 +24,11 @@ import torch
 from machine import ROOT, about, fill, table, write
 from torch import Tensor, nn
 
-from grapevine import methods, models, wire
-from grapevine.core import Method, ModelSource, Server
-from grapevine.data.rows import ClientData, Rows, Scale
-from grapevine.simulate import Simulation
+from grapevine import methods
+from grapevine.core import Method, ModelSource, Server, account, wire
+from grapevine.core.rows import ClientData, Rows, Scale
+from grapevine.learn import networks as models
+from grapevine.run.simulate import Simulation
 
 SHAPE, CLASSES, LABELLED, UNLABELLED = (3, 32, 32), 10, 50, 490
 HELPERS, AUGMENTATIONS, INTERVAL = 2, 2, 10  # |H_r|, A and R_H of the paper's example
@@ -117,7 +118,7 @@ class Meters:
             meter.backward = meter.outside = 0
             for direction, message in (("down", payload), ("up", replies.get(id, {}))):
                 setattr(mine, direction, getattr(mine, direction) + wire.size(message))
-                for name, _, _, size in wire.fields(message):
+                for name, _, _, size in account.fields(message):
                     key = f"{direction} {step}.{name}"
                     mine.fields[key] = mine.fields.get(key, 0) + size
         return replies

@@ -3,8 +3,8 @@
     python benchmarks/fingerprints.py --record      writes fingerprints.json
     python benchmarks/fingerprints.py               runs everything again and names what differs
 
-A training run's hash covers result.json without seconds, memory and version, history.jsonl, messages.jsonl and the model's weights;
-a label or clean job's covers every party's labels, confidences and probabilities, and the messages.
+A training run's hash covers result.json without seconds, memory and version, history.jsonl, messages.jsonl and the model's
+weights; a label or clean job's covers every party's labels, confidences and probabilities, and the messages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def train(name: str, fields: dict) -> dict[str, str]:
         model = out / "model.safetensors"
         return dict(
             result=digest(plain(json.loads((out / "result.json").read_text()))), history=digest(lines(out / "history.jsonl")),
-            messages=digest(lines(out / "messages.jsonl")), model=hashlib.sha256(model.read_bytes()).hexdigest()[:16] if model.exists() else "",
+            messages=digest(lines(out / "messages.jsonl")),
+            model=hashlib.sha256(model.read_bytes()).hexdigest()[:16] if model.exists() else "",
         )  # fmt: skip
 
 
@@ -115,7 +116,7 @@ def main() -> None:
         return
     before = json.loads(FILE.read_text())
     changed = [
-        f"{name}: {part}" for name in before for part in before[name] if found.get(name, {}).get(part) != before[name][part]
+        f"{name}: {part}" for name, parts in before.items() for part in parts if found.get(name, {}).get(part) != parts[part]
     ]
     print("\n".join(changed) or f"all {len(before)} are as they were")
     sys.exit(bool(changed))

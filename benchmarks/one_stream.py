@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from grapevine import bases, pseudo
 from grapevine.core import Client
+from grapevine.learn import bases, pseudo
 from grapevine.methods import XCLP
 
 

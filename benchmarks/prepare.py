@@ -28,12 +28,12 @@ from machine import DATA, FILES
 from rich.progress import track
 from torch import Tensor, nn
 
+from grapevine.cli.terminal import download_bar
+from grapevine.core.errors import Mistake
+from grapevine.core.store import write_atomically
 from grapevine.data import datasets, download
 from grapevine.data.datasets import Dataset, images
 from grapevine.data.embed import BATCH, CENTRE, SPREAD, _pretrained
-from grapevine.errors import Mistake
-from grapevine.store import write_atomically
-from grapevine.terminal import download_bar
 
 Arrays = dict[str, np.ndarray]
 READERS = {"fashion-mnist": datasets.load_fashion_idx, "mnist": datasets.load_mnist_idx, "cifar10": datasets.load_cifar10_binary}

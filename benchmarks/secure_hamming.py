@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 from machine import ROOT, Stopwatch, about, fill, markdown, one_blas_thread, table, write
 
-from grapevine import graph, wire
+from grapevine import graph
+from grapevine.core import wire
 from grapevine.crypto import mlwe, ot, paillier, psm
 from grapevine.crypto.agreement import Occasion
 from grapevine.crypto.stream import fresh_secret

@@ -40,8 +40,8 @@ from machine import DATA, FILES, about, environment, need
 
 import grapevine as gv
 from grapevine.core import Server
-from grapevine.experiment import Experiment, model_source
-from grapevine.simulate import Simulation
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Simulation
 
 HERE = Path(__file__).parent
 ROWS, PER_ROUND, EPOCHS, BATCH, LR = 500, 10, 5, 50, 0.1
@@ -149,7 +149,7 @@ import sys; sys.path.insert(0, {here!r})
 import simulator
 split = simulator.make_split({clients}, {rows}, {quick})
 simulator.Grapevine(split, 2).run(1)
-from grapevine.runs import peak_memory_mb
+from grapevine.run.model import peak_memory_mb
 print(peak_memory_mb())
 """
 

@@ -13,8 +13,8 @@ from machine import markdown
 from machine import text as number
 from matplotlib.figure import Figure
 
-from grapevine.page import LIGHT
-from grapevine.plots import EDGE, INK, MARKERS, SOFT
+from grapevine.report.page import LIGHT
+from grapevine.report.plots import EDGE, INK, MARKERS, SOFT
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"

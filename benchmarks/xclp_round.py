@@ -22,12 +22,12 @@ from machine import Stopwatch, about, one_blas_thread, table, write
 
 from grapevine import graph
 from grapevine.core import Server
+from grapevine.core.rows import ClientData, Rows
+from grapevine.core.store import Memory
 from grapevine.crypto.hamming import protocol
 from grapevine.crypto.stream import context, fresh_secret
-from grapevine.data.rows import ClientData, Rows
 from grapevine.methods.xclp import XCLP, Label
-from grapevine.simulate import Simulation
-from grapevine.store import Memory
+from grapevine.run.simulate import Simulation
 
 CLIENTS, ROWS, FEATURES, BITS, NEIGHBOURS, ALPHA, CLASSES = 5, 500, 128, 4096, 10, 0.99, 10
 TARGETS = dict(psm=4.0, plain_part=0.7)

@@ -21,8 +21,8 @@ from machine import DATA, Stopwatch, about, need, one_blas_thread, table, write
 import grapevine as gv
 from grapevine.core import Method, Server
 from grapevine.crypto.hamming import protocol
-from grapevine.experiment import Experiment, model_source
-from grapevine.simulate import Simulation
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Simulation
 
 CLIENTS, ROWS, LABELLED, BITS, NEIGHBOURS = 5, 500, 50, 4096, 10
 TARGETS = {("cnn", "plain"): 1.5, ("cnn", "psm"): 3.0, ("cnn13", "psm"): 1.1}

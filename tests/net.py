@@ -12,8 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from grapevine import __version__, credentials, federation, flower, warm
+from grapevine import __version__
 from grapevine.crypto.agreement import Identity
+from grapevine.parties import federation, flower, warm
+from grapevine.parties import keys as credentials
 
 START_SECONDS = 120
 STOP_SECONDS = 30

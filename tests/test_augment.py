@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
 from grapevine.data import augment
 from grapevine.data.augment import OPS, RANGES, Views, strong, weak
 from grapevine.data.datasets import embedding_scale, image_scale, load_digits, table_scale
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
 
 
 def generator(seed=0):

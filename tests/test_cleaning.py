@@ -20,13 +20,16 @@ from PIL import Image
 from test_report import HOSTILE
 
 import grapevine as gv
-from grapevine import clean_page, cleaning, models, page, wire
-from grapevine.cli import main
-from grapevine.core import Server
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
+from grapevine.cli.main import main
+from grapevine.core import Server, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
+from grapevine.jobs import clean as cleaning
+from grapevine.learn import networks as models
 from grapevine.methods import mp_ssfl
-from grapevine.simulate import Simulation
+from grapevine.report import clean as clean_page
+from grapevine.report import page
+from grapevine.run.simulate import Simulation
 
 CENTRES = np.array([[4.0, 0, 0, 0], [0, 4.0, 0, 0], [0, 0, 4.0, 0]])
 QUICK = dict(epochs=20)

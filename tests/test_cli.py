@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 from sklearn.datasets import load_wine
 
-from grapevine.cli import main
+from grapevine.cli.main import main
 
 NAMES = ("north", "south", "east")
 QUICK = ["--label", "cultivar", "--secure", "psm", "--bits", "256"]

@@ -22,9 +22,11 @@ from click.testing import CliRunner
 from scipy.stats import ttest_rel
 
 import grapevine as gv
-from grapevine import compare_page, compare_table, comparison
-from grapevine.cli import main
-from grapevine.errors import Mistake
+from grapevine.cli.main import main
+from grapevine.core.errors import Mistake
+from grapevine.jobs import compare as comparison
+from grapevine.jobs import compare_table
+from grapevine.report import compare as compare_page
 
 SMALL = dict(clients=4, per_round=2, labels="clients:40", rounds=2, model="linear", seeds=2)
 FLAGS = "--clients 4 --per-round 2 --labels clients:40 --rounds 2 --model linear".split()
@@ -228,7 +230,9 @@ def test_ctrl_c_leaves_a_folder_that_resume_continues(folder):
 
 
 def test_a_process_ends_with_its_starter():
-    process = subprocess.Popen([sys.executable, "-m", "grapevine.compare_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grapevine.jobs.compare_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     process.stdin.close()
     assert process.wait(60) == 0
     process.stdout.close()

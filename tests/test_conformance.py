@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import grapevine as gv
-from grapevine import disclosure, experiment, methods, wire
-from grapevine.core import step, with_settings
+from grapevine import methods
+from grapevine.core import step, wire, with_settings
+from grapevine.core.errors import Mistake
 from grapevine.data.split import Part
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment
-from grapevine.simulate import Fault
+from grapevine.jobs import disclosure
+from grapevine.run import driver as experiment
+from grapevine.run.driver import Experiment
+from grapevine.run.simulate import Fault
 
 pytestmark = pytest.mark.conformance
 CLIENTS = 6

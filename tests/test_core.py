@@ -7,10 +7,10 @@ import torch
 
 from grapevine import core, methods
 from grapevine.core import Method, Server, SubProtocol, param, step, with_settings
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment, model_source
-from grapevine.simulate import Fault, Simulation
-from grapevine.store import FileStore, Memory, RamStore
+from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore, Memory, RamStore
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Fault, Simulation
 
 
 @dataclass(frozen=True)

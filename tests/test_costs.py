@@ -7,10 +7,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from grapevine import core, heads, methods, models, wire
-from grapevine.core import Server
-from grapevine.experiment import Experiment, model_source
-from grapevine.simulate import Simulation
+from grapevine import core, methods
+from grapevine.core import Server, account
+from grapevine.learn import heads
+from grapevine.learn import networks as models
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Simulation
 
 
 def count(module, x, backward=True, inputs=False):
@@ -108,7 +110,7 @@ class Costs:
         self.round()
 
     def round(self):
-        self.simulation.flops, self.server.account = 0, wire.Account()
+        self.simulation.flops, self.server.account = 0, account.Account()
         self.state = self.method.round(self.server, self.state)
         self.flops, self.bytes = self.simulation.flops, dict(self.server.account.totals)
         self.outside = sum(client.meter.outside for client in self.simulation._clients.values())

@@ -14,9 +14,9 @@ from PIL import Image
 from scipy.io import savemat
 from sklearn.datasets import load_digits
 
+from grapevine.core.errors import Mistake
 from grapevine.data import datasets, download
 from grapevine.data.datasets import cache_dir, embedding_scale, hold_out, image_scale, load, names, places, table_scale
-from grapevine.errors import Mistake
 
 RNG = np.random.default_rng(0)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from grapevine.cli import main
+from grapevine.cli.main import main
 from grapevine.methods import TABLE
 
 ROOT = Path(__file__).parent.parent

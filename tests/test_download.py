@@ -9,9 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from grapevine.core.errors import Mistake
 from grapevine.data import datasets, download
 from grapevine.data.download import BY_HAND, SOURCES, File, fetch, get
-from grapevine.errors import Mistake
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
+from grapevine.core.errors import Mistake
 from grapevine.data import embed
 from grapevine.data.embed import embed_images
-from grapevine.errors import Mistake
 
 
 def pictures(n, channels=3, side=20, seed=0):

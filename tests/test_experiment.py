@@ -14,11 +14,12 @@ import safetensors.torch
 import torch
 
 import grapevine as gv
-from grapevine import experiment, learn
-from grapevine.core import Method
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment
-from grapevine.models import Network
+from grapevine import learn
+from grapevine.core import Method, scores
+from grapevine.core.errors import Mistake
+from grapevine.learn.networks import Network
+from grapevine.run import driver as experiment
+from grapevine.run.driver import Experiment
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_per_client_accuracy_has_the_clients_mix_of_classes(digits):
     """By hand: a client with classes in shares m has accuracy Σ m_c · recall_c on the common test set."""
     split = digits.split(clients=4, partition="dirichlet:0.2", labels="all", seed=2)
     run = small(split).run()
-    recall = learn.recalls(torch.tensor(run.result["confusion"]))
+    recall = scores.recalls(torch.tensor(run.result["confusion"]))
     for row in run.result["per_client"]:
         own = split.truth[split.parts[row["id"]].labelled]
         assert row["accuracy"] == pytest.approx(float(recall[own].mean()), abs=1e-5)
@@ -181,7 +182,7 @@ def test_natural_clients_are_judged_on_their_own_rows(digits):
 
 SCRIPT = """
 import sys, grapevine as gv
-from grapevine import experiment
+from grapevine.run import driver as experiment
 experiment.CHECKPOINT_SECONDS = -1.0
 split = gv.data.load("digits").split(clients=6, labels="clients:120")
 gv.train(gv.methods.Scaffold(), split, model="mlp", rounds=15, per_round=3, out=sys.argv[1], resume=True)

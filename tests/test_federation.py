@@ -18,17 +18,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from grapevine import __version__, credentials, enrol, federation, gate, joining, wire
-from grapevine.cli import main
-from grapevine.core import Server
+from grapevine import __version__
+from grapevine.cli.main import main
+from grapevine.core import Server, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.data.tables import write_csv
-from grapevine.doctor import examine
-from grapevine.errors import Mistake
-from grapevine.hosting import roster_digest
-from grapevine.labelling import Party
-from grapevine.simulate import Fault, Simulation
-from grapevine.store import FileStore
+from grapevine.jobs.label import Party
+from grapevine.parties import federation, gate
+from grapevine.parties import join as joining
+from grapevine.parties import keys as credentials
+from grapevine.parties import registry as enrol
+from grapevine.parties.doctor import examine
+from grapevine.parties.host import roster_digest
+from grapevine.run.simulate import Fault, Simulation
 
 COLUMNS = ["a", "b", "c", "d"]
 
@@ -820,7 +824,7 @@ def test_training_learns_and_saves_a_model_that_predicts(tmp_path):
     (out / "model.safetensors").write_bytes((tmp_path / "h" / "results" / "model.safetensors").read_bytes())
     who = party("north", 1, n=90)
     joining.adopt_model(out / "model.safetensors", setup.table, who.x)
-    from grapevine.runs import Model
+    from grapevine.run.model import Model
 
     right = np.mean([guess == str(i % 3) for i, guess in enumerate(Model.load(out).predict(who.x.astype(np.float32)))])
     assert right > 0.9

@@ -20,13 +20,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from net import Net
 
-from grapevine import federation, flower, hosted, methods, virtual, warm, wire
-from grapevine.core import Server, step
-from grapevine.demo import digits_parties
-from grapevine.errors import Mistake
-from grapevine.labelling import Party
-from grapevine.simulate import Simulation
-from grapevine.store import FileStore, Memory
+from grapevine import methods
+from grapevine.cli.demo import digits_parties
+from grapevine.core import Server, step, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore, Memory
+from grapevine.jobs.label import Party
+from grapevine.parties import federation, flower, hosted, virtual, warm
+from grapevine.run.simulate import Simulation
 
 # ruff: isort: split
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict  # after grapevine.flower, which quiets its warnings
@@ -201,7 +202,7 @@ def big(reply: Message) -> Message:
 
 
 def as_bytes(data: bytes) -> RecordDict:
-    return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.wire", data)})})
+    return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.core.wire", data)})})
 
 
 TROUBLES = {
@@ -456,7 +457,7 @@ def test_a_killed_node_is_lost_and_comes_back(net):
 MISCHIEF = """
 import os, time
 from pathlib import Path
-from grapevine import flower
+from grapevine.parties import flower
 
 honest = flower.pack
 
@@ -498,7 +499,7 @@ def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path):
     net.agree(**TRAIN)
     app, ran = flower.write_app(tmp_path / "app"), tmp_path / "ran"
     about = (app / "pyproject.toml").read_text()
-    (app / "pyproject.toml").write_text(about.replace("grapevine.flower:client_app", "planted:client_app"))
+    (app / "pyproject.toml").write_text(about.replace("grapevine.parties.flower:client_app", "planted:client_app"))
     planted = f"open({str(ran)!r}, 'w').close()\nfrom grapevine import flower\nclient_app = flower.client_app\n"
     (app / "planted.py").write_text(planted)
     net.start_job(app)
@@ -515,7 +516,7 @@ FLAGS = dict(
 )  # fmt: skip
 SIMULATE = """
 import json, sys
-from grapevine import virtual
+from grapevine.parties import virtual
 if __name__ == "__main__":
     job = json.loads(sys.argv[1])
     virtual.run(job, 4, lambda done, rounds, line: print(done, rounds, flush=True))

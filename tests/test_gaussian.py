@@ -8,12 +8,12 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticD
 from sklearn.naive_bayes import GaussianNB
 
 from grapevine.core import Server, StepError
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows
+from grapevine.core.store import Memory
 from grapevine.crypto import fixed
-from grapevine.data.rows import ClientData, Rows
-from grapevine.errors import Mistake
 from grapevine.methods.gaussian import Gaussian, class_moments, whitening
-from grapevine.simulate import Fault, Simulation
-from grapevine.store import Memory
+from grapevine.run.simulate import Fault, Simulation
 
 CLASSES = ("ash", "beech", "cedar")
 KINDS = ("lda", "nb", "qda")

@@ -20,7 +20,7 @@ from sklearn.semi_supervised import LabelSpreading as TheirLabelSpreading
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from grapevine import graph as g
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 SECRET = bytes(range(32))
 

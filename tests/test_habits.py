@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from grapevine.cli import main
-from grapevine.report import running, write
+from grapevine.cli.main import main
+from grapevine.report.train import running, write
 
 COMMAND = Path(sys.executable).with_name("grapevine")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38;[\d;]+|48;[\d;]+)m")
 BAR = """
-from grapevine.terminal import Bar
+from grapevine.cli.terminal import Bar
 with Bar("a run") as bar:
     bar(1, 2, dict(accuracy=0.5))
 """

@@ -11,9 +11,12 @@ import pytest
 import scipy.sparse as sp
 
 import grapevine as gv
-from grapevine import baselines, disclosure, labelling, layout, report
-from grapevine.errors import Mistake
-from grapevine.parties import party_names, read_parties
+from grapevine.core.errors import Mistake
+from grapevine.graph import layout
+from grapevine.jobs import baselines, disclosure
+from grapevine.jobs import label as labelling
+from grapevine.jobs.reading import party_names, read_parties
+from grapevine.report import train as report
 
 CENTRES = np.array([[5.0, 0, 0, 0, 0], [0, 5.0, 0, 0, 0], [0, 0, 5.0, 0, 0]])
 QUICK = dict(secure="psm", bits=256, neighbours=5)

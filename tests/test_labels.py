@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grapevine.core.errors import Mistake
 from grapevine.data import labels
 from grapevine.data.labels import LabelSetting, parse_labels
-from grapevine.errors import Mistake
 
 
 def rng(seed=0):

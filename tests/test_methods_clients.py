@@ -12,18 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from grapevine import bases, core, experiment, graph, methods, pseudo, semi, vectors, wire
-from grapevine.core import Server
+from grapevine import core, graph, methods
+from grapevine.core import Server, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
+from grapevine.core.store import Memory
 from grapevine.crypto.hamming import Plain
 from grapevine.crypto.stream import context, hkdf
 from grapevine.data.augment import Views
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment, model_source
+from grapevine.learn import bases, pseudo, vectors
+from grapevine.learn import losses as semi
+from grapevine.learn.networks import StaticBatchNorm2d, build
 from grapevine.methods import fedmatch, fedrgd, fedsiam, fixmatch, protofssl
-from grapevine.models import StaticBatchNorm2d, build
-from grapevine.simulate import Fault, Simulation
-from grapevine.store import Memory
+from grapevine.run import driver as experiment
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Fault, Simulation
 
 W, B = "head.weight", "head.bias"
 

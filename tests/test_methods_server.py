@@ -12,15 +12,19 @@ from scipy.stats import ks_2samp
 from torch.nn import functional as F
 
 import grapevine as gv
-from grapevine import alternate, disclosure, heads, methods, models, report, wire
-from grapevine.core import Server
+from grapevine import methods
+from grapevine.core import Server, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.store import Memory
 from grapevine.data.augment import Views
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment, model_source
+from grapevine.jobs import disclosure
+from grapevine.learn import alternate, heads
+from grapevine.learn import networks as models
+from grapevine.learn.losses import draw_beta, label_contrastive
 from grapevine.methods import fedanchor, fedcon, mp_ssfl, relevance
-from grapevine.semi import draw_beta, label_contrastive
-from grapevine.simulate import Fault, Simulation
-from grapevine.store import Memory
+from grapevine.report import train as report
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Fault, Simulation
 
 SERVER_SIDE = ("fedanchor", "semifl", "fedcon")
 

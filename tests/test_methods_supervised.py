@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from grapevine import learn, methods
-from grapevine.core import Server
-from grapevine.data.rows import ClientData, Rows
-from grapevine.errors import Mistake
-from grapevine.experiment import Experiment, model_source
-from grapevine.simulate import Simulation
-from grapevine.store import Memory
+from grapevine.core import Server, scores
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows
+from grapevine.core.store import Memory
+from grapevine.run.driver import Experiment, model_source
+from grapevine.run.simulate import Simulation
 
 
 def federation(digits, method, clients=2, rows=7):
@@ -140,16 +140,16 @@ def test_average_refuses_what_is_not_finite_or_not_alike():
 
 def test_accuracies_by_hand():
     truth, guess = torch.tensor([0, 0, 0, 1, -1, 2]), torch.tensor([0, 0, 1, 1, 0, 0])
-    counts = learn.confusion(guess, truth, 4)
+    counts = scores.confusion(guess, truth, 4)
     assert counts.tolist() == [[2, 1, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
-    assert learn.accuracy(counts) == pytest.approx(3 / 5)
-    assert learn.balanced_accuracy(counts) == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert scores.accuracy(counts) == pytest.approx(3 / 5)
+    assert scores.balanced_accuracy(counts) == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
 def test_guesses_of_no_rows_are_none(digits):
     empty = Rows(digits.x, torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), digits.scale)
     data = ClientData(empty, empty, empty, digits.classes)
-    assert learn.guesses(lambda x: x.flatten(1), data.test).shape == (0,)
+    assert scores.guesses(lambda x: x.flatten(1), data.test).shape == (0,)
 
 
 def test_alone_shares_no_weights_and_each_client_keeps_its_own(digits):

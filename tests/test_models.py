@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from grapevine.errors import Mistake
-from grapevine.models import (
+from grapevine.core.errors import Mistake
+from grapevine.learn.networks import (
     NORMS,
     Dropout,
     Network,

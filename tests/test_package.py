@@ -77,7 +77,7 @@ for extra in {extras}:
     sys.modules[extra] = None  # importing it now fails, as it would where it is not installed
 import grapevine as gv
 for module in pkgutil.walk_packages(gv.__path__, "grapevine."):
-    if module.name != "grapevine.flower":  # the one module of an extra
+    if module.name != "grapevine.parties.flower":  # the one module of an extra
         importlib.import_module(module.name)
 split = gv.data.load("digits").split(clients=3, labels="clients:60")
 run = gv.train(gv.methods.FedAvg(), split, model="mlp", rounds=2, out="run")
@@ -103,7 +103,7 @@ def test_command_of_the_wheel_answers(site, tmp_path):
 
 HELP = """
 import json, sys, time
-from grapevine.cli import main
+from grapevine.cli.main import main
 main(["--help"], standalone_mode=False)
 heavy = [name for name in ("torch", "numba", "numpy", "scipy", "sklearn") if name in sys.modules]
 print(json.dumps(dict(seconds=time.process_time(), heavy=heavy)), file=sys.stderr)

@@ -18,14 +18,16 @@ import pytest
 import torch
 
 import grapevine as gv
-from grapevine import comparison, labelling, models
-from grapevine.cli import main
+from grapevine.cli.flags import read_settings
+from grapevine.cli.main import main
 from grapevine.core import Method, parameters, with_settings
 from grapevine.data import datasets
 from grapevine.data.labels import parse_labels
 from grapevine.data.partition import parse_partition
 from grapevine.data.split import parse_irrelevant
-from grapevine.flags import read_settings
+from grapevine.jobs import compare as comparison
+from grapevine.jobs import label as labelling
+from grapevine.learn import networks as models
 
 PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
 COMMANDS = [line[2:] for line in PAGE.read_text(encoding="utf-8").replace("\\\n", " ").splitlines() if line.startswith("$ ")]

@@ -20,16 +20,16 @@ import numpy as np
 import psutil
 import pytest
 
-from grapevine import federation, processes
 from grapevine.core import Server
 from grapevine.crypto.agreement import Identity
 from grapevine.data import load
 from grapevine.data.tables import write_csv
-from grapevine.labelling import Party
-from grapevine.simulate import Simulation
+from grapevine.jobs.label import Party
+from grapevine.parties import federation, processes
+from grapevine.run.simulate import Simulation
 
 NAMES = ["east", "north", "south"]
-RUN = [sys.executable, "-c", "from grapevine.cli import main; main()"]
+RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
 SECONDS = 400  # for a whole job on a busy machine
 STEP_SECONDS = 60  # what the host is told to wait for an answer
 pytestmark = pytest.mark.timeout(1800)
@@ -223,7 +223,7 @@ def test_three_parties_train_a_model(tmp_path):
         assert machines.result()["rounds"] == 2
         assert final_state(machines.host) == reference(machines)
         for name in NAMES:
-            from grapevine.runs import Model
+            from grapevine.run.model import Model
 
             model = Model.load(tmp_path / name / "out")
             assert len(model.predict(machines.parties[name].x.astype(np.float32))) == 100
@@ -400,13 +400,13 @@ def test_a_label_job_whose_host_is_killed_begins_again(tmp_path):
 # A party that does not keep to the rules: what its processes import is changed from outside.
 EVIL = """\
 import sys
-if "grapevine.warm" in sys.orig_argv:
+if "grapevine.parties.warm" in sys.orig_argv:
     import time
     import grapevine.flower as flower
     from flwr.app import Array, ArrayRecord, RecordDict
     honest = flower.pack
     def raw(data):
-        return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.wire", data)})})
+        return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.core.wire", data)})})
     def garbage(value):
         return raw(b"GV1\\n" + bytes(range(256)) * 40)
     def late(value):
@@ -470,7 +470,8 @@ def test_a_changed_key_stops_the_run_with_a_sentence_on_both_sides(tmp_path):
 @pytest.mark.parties
 def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
     """A node with a key that nobody registered, and Flower's own commands against the open port."""
-    from grapevine import credentials, flower
+    from grapevine.parties import flower
+    from grapevine.parties import keys as credentials
 
     with Machines(tmp_path, *LABEL) as machines:
         machines.start_all("east", "north")

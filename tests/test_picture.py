@@ -4,10 +4,10 @@ import torch
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from grapevine.data import picture
+from grapevine.core.rows import Scale
 from grapevine.data.datasets import Dataset
-from grapevine.data.rows import Scale
 from grapevine.data.split import split
+from grapevine.report import picture
 
 
 def toy(n=3000, name="toy", classes=10):

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grapevine import charts, compare_charts, plots, report
-from grapevine.compare_charts import Point, Series
-from grapevine.errors import Mistake
-from grapevine.terminal import percent
+from grapevine.cli.terminal import percent
+from grapevine.core.errors import Mistake
+from grapevine.report import charts, compare_charts, plots
+from grapevine.report import train as report
+from grapevine.report.compare_charts import Point, Series
 
 HOSTILE = ["<b>&", "a $x$ b", "100 % ~ _^{}\\", "日本", "x" * 200]
 

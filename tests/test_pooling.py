@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grapevine.models import PoolReLU, build
+from grapevine.learn.networks import PoolReLU, build
 
 
 def both(x, gradient):

@@ -19,9 +19,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import grapevine as gv
-from grapevine import charts, cli, experiment, label_page, page, report
-from grapevine.errors import Mistake
-from grapevine.runs import lock
+from grapevine.cli import main as cli
+from grapevine.core.errors import Mistake
+from grapevine.report import charts, page
+from grapevine.report import label as label_page
+from grapevine.report import train as report
+from grapevine.run import driver as experiment
+from grapevine.run.model import lock
 
 VOID = {"meta", "input", "wbr", "br"}
 HOSTILE = (

@@ -8,8 +8,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from grapevine import semi
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
+from grapevine.learn import losses as semi
 
 
 def generator(seed=0):

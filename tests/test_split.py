@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Scale
 from grapevine.data import datasets
 from grapevine.data.datasets import Dataset
-from grapevine.data.rows import Scale
 from grapevine.data.split import IRRELEVANT, Split, parse_irrelevant, split
-from grapevine.errors import Mistake
 
 DATA = Path(os.environ.get("GRAPEVINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
@@ -439,7 +439,7 @@ def test_femnist_by_writer():
 
 
 def test_scaling_of_channels_last_colour_gives_the_same_bits():
-    from grapevine.data.rows import Scale
+    from grapevine.core.rows import Scale
 
     x = torch.randint(0, 256, (5, 3, 8, 9), dtype=torch.uint8)
     scale = Scale(1 / 255, torch.rand(3, 1, 1), torch.rand(3, 1, 1) + 0.1)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from grapevine.core.errors import Mistake
 from grapevine.data.tables import (
     check_same_columns,
     class_names,
@@ -23,7 +24,6 @@ from grapevine.data.tables import (
     spelling_warnings,
     write_csv,
 )
-from grapevine.errors import Mistake
 
 
 def file(tmp_path, text, name="clinic.csv"):

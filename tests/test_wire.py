@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grapevine import wire
+from grapevine.core import wire
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
 
@@ -151,7 +151,7 @@ def test_a_limit_is_kept():
 
 
 def test_the_account_adds_up_to_the_bytes_on_the_wire():
-    account = wire.Account()
+    account = Account()
     first, second = {"w": torch.zeros(3, 4), "n": 1}, {"w": torch.zeros(2), "n": 1}
     account.add(0, "train", "up", 1, first)
     account.add(0, "train", "up", 2, second)

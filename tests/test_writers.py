@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import grapevine as gv
-from grapevine import writers
-from grapevine.cli import main
-from grapevine.errors import Mistake
-from grapevine.report import read
+from grapevine.cli.main import main
+from grapevine.core.errors import Mistake
+from grapevine.report import writers
+from grapevine.report.train import read
 
 
 @pytest.fixture(scope="module")

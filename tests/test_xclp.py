@@ -10,16 +10,16 @@ import torch
 from scipy import stats
 from sklearn.preprocessing import StandardScaler
 
-from grapevine import graph, wire
-from grapevine.core import Client, Server, run_step
+from grapevine import graph
+from grapevine.core import Client, Server, run_step, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows
+from grapevine.core.store import Memory
 from grapevine.crypto import fixed, hamming, mlwe
 from grapevine.crypto.agreement import Identity
 from grapevine.crypto.stream import context, hkdf
-from grapevine.data.rows import ClientData, Rows
-from grapevine.errors import Mistake
 from grapevine.methods.xclp import BINS, CANDIDATES, XCLP, Label, scaling
-from grapevine.simulate import Fault, Simulation, StepError
-from grapevine.store import Memory
+from grapevine.run.simulate import Fault, Simulation, StepError
 
 SEED = 7
 

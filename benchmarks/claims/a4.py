@@ -5,9 +5,9 @@ from statistics import mean
 import torch
 from common import SEEDS, arguments, spread, verdict, write
 
-from grapevine import models, wire
-from grapevine.core import ModelSource, Server
-from grapevine.data.rows import Rows
+from grapevine.core import ModelSource, Server, wire
+from grapevine.core.rows import Rows
+from grapevine.learn import networks as models
 from grapevine.methods.fedanchor import FedAnchor, without_anchor_head
 
 CLAIM = "The anchors add 0.29, 0.57 and 5.73 per cent to the model's broadcast at 250, 500 and 5000 anchors."

@@ -21,10 +21,12 @@ from common import DATA, RUNS, SHARE_OF_ROUNDS, TRIAL_SEED
 from torch import Tensor
 
 import grapevine as gv
-from grapevine import data, methods, models, wire
+from grapevine import data, methods
+from grapevine.core import wire
+from grapevine.core.store import FileStore, Memory
 from grapevine.data.split import Part, Split
-from grapevine.models import Network
-from grapevine.store import FileStore, Memory
+from grapevine.learn import networks as models
+from grapevine.learn.networks import Network
 
 SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 MODEL = "cnn"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import grapevine as gv
 from grapevine.data.split import Split
-from grapevine.experiment import Run
+from grapevine.run.driver import Run
 
 
 def fedavg(split: Split, model: str, rounds: int, seed: int, **fields: Any) -> Run:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine import methods
-from grapevine.federation import read_toml
+from grapevine.parties.federation import read_toml
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from grapevine.cleaning import CleanResult
-    from grapevine.comparison import Comparison
     from grapevine.core import Method
     from grapevine.data.split import Split
-    from grapevine.experiment import Run
-    from grapevine.labelling import LabelResult
-    from grapevine.runs import Model
+    from grapevine.jobs.clean import CleanResult
+    from grapevine.jobs.compare import Comparison
+    from grapevine.jobs.label import LabelResult
+    from grapevine.run.driver import Run
+    from grapevine.run.model import Model
 
 _MODULES = {
     "cleaning",
@@ -47,8 +47,8 @@ _MODULES = {
 
 
 def train(method: Method, split: Split, **settings: Any) -> Run:
-    """Run a method on a split: the settings are `grapevine.experiment.Experiment`'s (rounds, per_round, out, …)."""
-    from grapevine.experiment import Experiment
+    """Run a method on a split: the settings are `grapevine.run.driver.Experiment`'s (rounds, per_round, out, …)."""
+    from grapevine.run.driver import Experiment
 
     resume, progress = settings.pop("resume", False), settings.pop("progress", None)
     return Experiment(method, split, **settings).run(resume, progress)
@@ -59,7 +59,7 @@ def label(parties: Any, **settings: Any) -> LabelResult:
 
     The settings are those of `grapevine label`: secure="mlwe", bits=4096, neighbours=10, alpha=0.99, …
     """
-    from grapevine import labelling
+    from grapevine.jobs import label as labelling
 
     return labelling.label(parties, **settings)
 
@@ -70,7 +70,7 @@ def clean(parties: Any, server: Any, **settings: Any) -> CleanResult:
     Parties and server are (X, y) with y = −1 where a row is not labelled; the settings are those of `grapevine clean`: tau=0.95,
     upsilon=0.5, …
     """
-    from grapevine import cleaning
+    from grapevine.jobs import clean as cleaning
 
     return cleaning.clean(parties, server, **settings)
 
@@ -80,14 +80,14 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
 
     gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
     """
-    from grapevine import comparison
+    from grapevine.jobs import compare as comparison
 
     return comparison.compare(methods, data, out, **settings)
 
 
 def load(folder: str, method: str | None = None) -> Model:
     """The trained model of a finished run: `gv.load("runs/a").predict(X)`. A method of your own: method="file.py:Class"."""
-    from grapevine.runs import Model
+    from grapevine.run.model import Model
 
     return Model.load(folder, method)
 

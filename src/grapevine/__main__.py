@@ -1,6 +1,6 @@
 """`python -m grapevine` is the command."""
 
-from grapevine.cli import main
+from grapevine.cli.main import main
 
 if __name__ == "__main__":
     main()

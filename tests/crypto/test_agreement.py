@@ -7,11 +7,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from grapevine.core.errors import Mistake
+from grapevine.core.wire import decode, encode
 from grapevine.crypto import agreement as ag
 from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Identity
 from grapevine.crypto.stream import context, fresh_secret, hkdf
-from grapevine.errors import Mistake
-from grapevine.wire import decode, encode
 
 SESSION = "flowers-7"
 NAMES = ["ana", "ben", "cleo"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto import fixed
-from grapevine.errors import Mistake
 
 reals = st.floats(-fixed.MOST, fixed.MOST, allow_nan=False)
 wide_reals = st.floats(-fixed.WIDE_MOST, fixed.WIDE_MOST, allow_nan=False)

@@ -9,13 +9,12 @@ import pytest
 import torch
 from uniformity import looks_uniform
 
-from grapevine import wire
-from grapevine.core import Method, Server, step
+from grapevine.core import Method, Server, step, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows
 from grapevine.crypto import hamming, mlwe, session
 from grapevine.crypto.hamming import Group, SecureHamming, roles
-from grapevine.data.rows import ClientData, Rows
-from grapevine.errors import Mistake
-from grapevine.simulate import Fault, Simulation, StepError
+from grapevine.run.simulate import Fault, Simulation, StepError
 
 MLWE, PSM, PLAIN = hamming.Mlwe(), hamming.Psm(), hamming.Plain()
 PAILLIER, OT = hamming.Paillier(key_bits=2048), hamming.Ot()

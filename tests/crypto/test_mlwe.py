@@ -10,10 +10,10 @@ import pytest
 from scipy import stats
 from threadpoolctl import threadpool_limits
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto import mlwe
 from grapevine.crypto.mlwe import Params
 from grapevine.crypto.stream import Stream
-from grapevine.errors import Mistake
 
 Q = 1 << 80
 TOY = dict(ring=8, rank=2)

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 from uniformity import LEVEL, looks_uniform
 
-from grapevine import wire
+from grapevine.core import wire
+from grapevine.core.errors import Mistake
 from grapevine.crypto import ot
 from grapevine.crypto.ot import Hash, Plan, Receiver, Sender
 from grapevine.crypto.stream import context, hkdf
-from grapevine.errors import Mistake
 
 INFO = b"session, round, roster, ids"
 

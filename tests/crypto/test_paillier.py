@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uniformity import LEVEL
 
-from grapevine import wire
+from grapevine.core import wire
+from grapevine.core.errors import Mistake
 from grapevine.crypto import paillier
 from grapevine.crypto.paillier import FixedBase, Packing, PublicKey, SecretKey, make_key
-from grapevine.errors import Mistake
 
 gmpy2 = pytest.importorskip("gmpy2")
 stats = pytest.importorskip("scipy.stats")

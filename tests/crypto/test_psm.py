@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from uniformity import looks_uniform, same_distribution
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto import psm
 from grapevine.crypto.agreement import Occasion
 from grapevine.crypto.stream import Stream
-from grapevine.errors import Mistake
 
 SEED = b"seed".ljust(32, b".")
 

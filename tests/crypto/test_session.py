@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from grapevine.core import Client
+from grapevine.core.rows import ClientData, Rows
+from grapevine.core.store import Memory, RamStore
+from grapevine.core.wire import decode, encode
 from grapevine.crypto import session
 from grapevine.crypto.agreement import AgreementError, Identity
 from grapevine.crypto.stream import context, hkdf
-from grapevine.data.rows import ClientData, Rows
-from grapevine.store import Memory, RamStore
-from grapevine.wire import decode, encode
 
 NAMES = ("a", "b", "c")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from uniformity import looks_uniform, same_distribution
 
+from grapevine.core.errors import Mistake
+from grapevine.core.wire import decode, encode
 from grapevine.crypto import fixed, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
 from grapevine.crypto.stream import Stream
 from grapevine.crypto.sums import Attempts
-from grapevine.errors import Mistake
-from grapevine.wire import decode, encode
 
 NAMES = ("a", "b", "c")
 PAIRS = tuple(itertools.combinations(NAMES, 2))

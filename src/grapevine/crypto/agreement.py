@@ -48,8 +48,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import SECRET_BYTES, context, fresh_secret, hkdf
-from grapevine.errors import Mistake
 
 PUBLIC_BYTES = 32
 NONCE_BYTES = 12

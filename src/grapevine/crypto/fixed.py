@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 FRACTION_BITS = 32
 STEP = 2.0**-FRACTION_BITS

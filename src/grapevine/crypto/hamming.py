@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from grapevine.core import Server, SubProtocol, param, step
+from grapevine.core.errors import Mistake
 from grapevine.crypto import mlwe, psm, session
 from grapevine.crypto.stream import context, fresh_secret
-from grapevine.errors import Mistake
 
 if TYPE_CHECKING:
     from grapevine.core import Client

@@ -54,8 +54,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import SECRET_BYTES, Stream, context, fresh_secret
-from grapevine.errors import Mistake
 
 LIMB = 40  # bits of a limb; q = 2^(2 * LIMB)
 LOG_Q = 2 * LIMB

@@ -60,9 +60,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numba import njit
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto.paillier import FixedBase, check_bits, count, fields
 from grapevine.crypto.stream import Stream, context, fresh_secret, hkdf
-from grapevine.errors import Mistake
 
 try:
     from gmpy2 import invert, jacobi, mpz, powmod

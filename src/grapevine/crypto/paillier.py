@@ -52,7 +52,7 @@ from typing import Any
 
 import numpy as np
 
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 KEY_BITS = (2048, 3072)
 EXPONENT_BITS = 384  # of the randomness of a column

@@ -38,9 +38,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import Occasion
 from grapevine.crypto.stream import Stream
-from grapevine.errors import Mistake
 
 MODULUS_BITS = 16
 MOST_BITS = (1 << (MODULUS_BITS - 1)) - 1

@@ -14,7 +14,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from grapevine import wire
+from grapevine.core import wire
 from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Occasion, roster_hash
 from grapevine.crypto.stream import context, fresh_secret, hkdf
 from grapevine.crypto.sums import Attempts

@@ -53,10 +53,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import AgreementError, Occasion
 from grapevine.crypto.fixed import add_wide, subtract_wide
 from grapevine.crypto.stream import Stream
-from grapevine.errors import Mistake
 
 BLOCK_VALUES = 1 << 17  # 1 MB of uint64
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.data.datasets import Dataset, load
-from grapevine.data.rows import ClientData, Rows, Scale
 from grapevine.data.split import Split, split
 
 __all__ = ["ClientData", "Dataset", "Rows", "Scale", "Split", "load", "split"]

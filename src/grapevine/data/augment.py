@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grapevine.data.rows import Rows, Scale
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows, Scale
 
 SHIFT = 4  # pixels, for images of 16 and more
 GREY = 127  # cutout's colour

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Scale
 from grapevine.data import tables
-from grapevine.data.rows import Scale
-from grapevine.errors import Mistake
 
 if TYPE_CHECKING:
     from grapevine.data.split import Split

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from grapevine.core.errors import Mistake
 from grapevine.data.datasets import NAMES, places
-from grapevine.errors import Mistake
 
 Progress = Callable[[int, "int | None"], None]  # bytes of the present file so far, and in all if known
 

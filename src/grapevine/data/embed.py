@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from grapevine.core.errors import Mistake
+from grapevine.core.store import write_atomically
 from grapevine.data import datasets
-from grapevine.errors import Mistake
-from grapevine.store import write_atomically
 
 DIMENSIONS = {"efficientnet-lite0": 1280}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grapevine.core.errors import Mistake
 from grapevine.data.partition import even
-from grapevine.errors import Mistake
 
 GRAMMAR = (
     "all, clients:1000 (in all), clients:1000/50 (on 50 clients), clients:1000~5 (of 5 classes a client), fraction:0.1, "

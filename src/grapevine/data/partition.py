@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 GRAMMAR = "iid, dirichlet:0.1, dirichlet:0.1:free (sizes free too), shards:2, fedmatch or natural"
 

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.data import labels as label_setting
 from grapevine.data.labels import LabelSetting, parse_labels
 from grapevine.data.partition import Partition, deal, even, owners, parse_partition, proportional, stream
-from grapevine.data.rows import ClientData, Rows, Scale
-from grapevine.errors import Mistake
 
 if TYPE_CHECKING:
     from grapevine.data.datasets import Dataset

@@ -22,7 +22,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 LABEL_NAMES = ("label", "y", "target")
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")

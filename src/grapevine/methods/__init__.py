@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grapevine.errors import Mistake
+from grapevine.core.errors import Mistake
 
 if TYPE_CHECKING:
     from grapevine.core import Method

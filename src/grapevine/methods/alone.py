@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.errors import Mistake
-from grapevine.learn import fit
+from grapevine.core.errors import Mistake
+from grapevine.learn import bases, fit
 
 
 @dataclass(frozen=True)

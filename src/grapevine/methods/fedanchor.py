@@ -22,15 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine import alternate, bases, wire
-from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.core import Client, Method, Predict, Server, param, step, wire
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
-from grapevine.heads import TwoHeads
-from grapevine.learn import Weights, average
-from grapevine.models import Network
-from grapevine.semi import label_contrastive, one_hot
+from grapevine.learn import Weights, alternate, average, bases
+from grapevine.learn.heads import TwoHeads
+from grapevine.learn.losses import label_contrastive, one_hot
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from grapevine import bases, graph, pseudo
+from grapevine import graph
 from grapevine.core import Client, Id, Method, Server, counted, param, party_name, step
+from grapevine.core.errors import Mistake
 from grapevine.crypto import session, sums
 from grapevine.crypto.hamming import Group, Psm, SecureHamming
 from grapevine.data.augment import Views
-from grapevine.errors import Mistake
-from grapevine.learn import average
+from grapevine.learn import average, bases, pseudo
 from grapevine.methods.xclp import XCLP as Algorithm1
 from grapevine.methods.xclp import TooFew
 

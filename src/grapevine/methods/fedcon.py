@@ -19,13 +19,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grapevine import alternate, bases
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.heads import Projected
-from grapevine.learn import Weights, average
-from grapevine.models import Network
-from grapevine.semi import byol_loss, consistency_kl, cross_entropy, ema_, sigmoid_rampup
+from grapevine.learn import Weights, alternate, average, bases
+from grapevine.learn.heads import Projected
+from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy, ema_, sigmoid_rampup
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

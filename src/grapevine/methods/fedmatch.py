@@ -24,15 +24,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grapevine import bases, pseudo, vectors
 from grapevine.core import Client, Id, Method, Predict, Server, param, rng, step
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
-from grapevine.learn import average, check_finite, require_finite
-from grapevine.models import Network
-from grapevine.semi import consistency_kl, cross_entropy
-from grapevine.vectors import Decomposed
+from grapevine.learn import average, bases, check_finite, pseudo, require_finite, vectors
+from grapevine.learn.losses import consistency_kl, cross_entropy
+from grapevine.learn.networks import Network
+from grapevine.learn.vectors import Decomposed
 
 AT_CLIENTS = dict(l1=1e-4, zero=5e-6, cut=5e-5, batch=10, patience=5)
 AT_SERVER = dict(l1=1e-5, zero=1e-5, cut=1e-5, batch=100, patience=20)

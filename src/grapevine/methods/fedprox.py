@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.learn import average, fit, pull
+from grapevine.learn import average, bases, fit, pull
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from grapevine import bases, models
 from grapevine.core import Client, Id, Method, Server, param, step
-from grapevine.errors import Mistake
-from grapevine.learn import average, subtract
+from grapevine.core.errors import Mistake
+from grapevine.learn import average, bases, subtract
+from grapevine.learn import networks as models
 from grapevine.methods.fixmatch import cosine, fit_fixmatch, none_of
 
 

@@ -23,14 +23,13 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.data.rows import Rows
-from grapevine.learn import Weights, average, subtract
+from grapevine.learn import Weights, average, bases, pseudo, subtract
+from grapevine.learn.losses import consistency_kl, cross_entropy, ema_, sigmoid_rampup
+from grapevine.learn.networks import Network
 from grapevine.methods.fixmatch import none_of
-from grapevine.models import Network
-from grapevine.semi import consistency_kl, cross_entropy, ema_, sigmoid_rampup
 
 REMEMBERED = 1000  # divergences of the past that the threshold is a quantile of: the code's hundred clients of about ten layers
 

@@ -22,14 +22,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
-from grapevine.models import Network
-from grapevine.semi import cross_entropy
-from grapevine.semi import pseudo_labels as likeliest
+from grapevine.learn import bases, pseudo
+from grapevine.learn.losses import cross_entropy
+from grapevine.learn.losses import pseudo_labels as likeliest
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

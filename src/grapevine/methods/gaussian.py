@@ -39,8 +39,8 @@ from scipy.special import softmax
 
 from grapevine import graph
 from grapevine.core import Client, Method, Server, param, party_name, step
+from grapevine.core.errors import Mistake
 from grapevine.crypto import fixed, session, sums
-from grapevine.errors import Mistake
 from grapevine.methods.xclp import features, labels, named, pooled_moments, scaling
 
 KINDS = ("lda", "nb", "qda")

@@ -16,12 +16,12 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from grapevine import bases, pseudo
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
-from grapevine.errors import Mistake
-from grapevine.models import Network
-from grapevine.semi import consistency_mse, cross_entropy, mixup, one_hot, sharpen
+from grapevine.learn import bases, pseudo
+from grapevine.learn.losses import consistency_mse, cross_entropy, mixup, one_hot, sharpen
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

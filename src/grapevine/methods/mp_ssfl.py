@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine import bases
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
-from grapevine.data.rows import Rows, Scale
-from grapevine.errors import Mistake
-from grapevine.learn import average, fit, require_finite
-from grapevine.models import Network
+from grapevine.learn import average, bases, fit, require_finite
+from grapevine.learn.networks import Network
 
 KEPT, MENDED, ASIDE = 0, 1, 2
 ACTIONS = ("kept", "mended", "set aside")

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grapevine import bases, graph, pseudo
+from grapevine import graph
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
-from grapevine.errors import Mistake
-from grapevine.semi import entropy_confidence
+from grapevine.learn import bases, pseudo
+from grapevine.learn.losses import entropy_confidence
 
 
 @dataclass(frozen=True)

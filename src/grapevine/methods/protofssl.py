@@ -23,13 +23,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from grapevine import bases, models
 from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import Stream, context, fresh_secret
-from grapevine.errors import Mistake
-from grapevine.learn import average, pull, subtract
-from grapevine.models import Network
-from grapevine.semi import cross_entropy, prototype_logits, prototypes, sharpen
+from grapevine.learn import average, bases, pull, subtract
+from grapevine.learn import networks as models
+from grapevine.learn.losses import cross_entropy, prototype_logits, prototypes, sharpen
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

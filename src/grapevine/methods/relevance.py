@@ -26,14 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine import bases
 from grapevine.core import Client, Id, Method, Server, param, step
-from grapevine.data.rows import Rows
-from grapevine.errors import Mistake
-from grapevine.heads import linear
-from grapevine.learn import average, fit, require_finite
-from grapevine.models import Network
-from grapevine.semi import one_hot
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Rows
+from grapevine.learn import average, bases, fit, require_finite
+from grapevine.learn.heads import linear
+from grapevine.learn.losses import one_hot
+from grapevine.learn.networks import Network
 
 CANDIDATES = 1000  # most thresholds that are tried
 

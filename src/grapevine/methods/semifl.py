@@ -18,12 +18,11 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine import alternate, bases
 from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, add, average, parameter_names, subtract
-from grapevine.models import Network
-from grapevine.semi import pseudo_labels
+from grapevine.learn import Weights, add, alternate, average, bases, parameter_names, subtract
+from grapevine.learn.losses import pseudo_labels
+from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from grapevine import graph, layout
+from grapevine import graph
 from grapevine.core import Client, Id, Method, Server, SubProtocol, param, party_name, step
+from grapevine.core.errors import Mistake
 from grapevine.crypto import fixed, session, sums
 from grapevine.crypto.hamming import Group, Mlwe, SecureHamming
-from grapevine.errors import Mistake
+from grapevine.graph import layout
 
 HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
 BINS = 10  # of confidence, in the calibration table

@@ -1,0 +1,66 @@
+"""`grapevine report` and `completion`. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from grapevine.cli.flags import json_flag
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--against", metavar="DIR", help="A run on the same split: who gains, who loses [a run of alone beside DIR].")
+@click.option("--plots", metavar="DIR", help="Also write every plot as PNG and SVG.")
+@click.option("--tensorboard", metavar="DIR", help="Also write the curves for TensorBoard (extra tensorboard).")
+@click.option("--mlflow", metavar="DIR", help="Also write the run into mlflow.db in this folder (extra mlflow).")
+@json_flag
+def report(
+    folder: str, against: str | None, plots: str | None, tensorboard: str | None, mlflow: str | None, as_json: bool
+) -> None:
+    """Make report.html anew, of a finished or running run, a label or clean job, or a comparison.
+
+    \b
+    grapevine report runs/fedavg
+    grapevine report runs/fedavg --against runs/alone --plots figures
+    """
+    from grapevine.report import charts, writers
+    from grapevine.report.train import write
+
+    # What is missing is said before the seconds that a page may take.
+    writing = {"tensorboard": tensorboard, "mlflow": mlflow}
+    ready = {name: writers.find(name) for name, place in writing.items() if place}
+    with charts.remembered() as drawn:
+        done: dict[str, str | list[str]] = dict(report=str(write(Path(folder), against, full=True)))
+    if plots:
+        from grapevine.report.plots import save
+
+        done["plots"] = [str(path) for path in save(drawn, plots)]
+    for name, writer in ready.items():
+        done[name] = str(writer(Path(folder), Path(writing[name])))
+    if as_json:
+        click.echo(json.dumps(done, indent=1))
+        return
+    for path in (done["report"], *(done[name] for name in ready)):
+        click.echo(f"Wrote {path}.")
+    if plots:
+        click.echo(f"Wrote {len(done['plots'])} pictures to {plots}.")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print a script that completes the command's words in your shell.
+
+    \b
+    grapevine completion bash > ~/.local/share/bash-completion/completions/grapevine
+    grapevine completion zsh > ~/.zfunc/_grapevine      (with fpath+=~/.zfunc before compinit)
+    grapevine completion fish > ~/.config/fish/completions/grapevine.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)(ctx.find_root().command, {}, "grapevine", "_GRAPEVINE_COMPLETE")
+    click.echo(made.source())

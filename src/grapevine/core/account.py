@@ -1,0 +1,60 @@
+"""The account of messages: what each was, added up per round, step, direction and field. Every runtime keeps the same one."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from grapevine.core.wire import CRC_BYTES, MAGIC, size
+
+
+def fields(payload: dict) -> Iterator[tuple[str, str, list[int], int]]:
+    """Top-level fields of a message as (name, type, shape, bytes); a dict of tensors counts as one field."""
+    for name, value in payload.items():
+        if isinstance(value, (Tensor, np.ndarray)):
+            kind, shape = str(value.dtype).removeprefix("torch."), list(value.shape)
+        elif isinstance(value, (bytes, bytearray)):
+            kind, shape = "bytes", [len(value)]
+        else:
+            kind, shape = type(value).__name__, [len(value)] if isinstance(value, dict) else []
+        yield str(name), kind, shape, size(name) + size(value)
+
+
+class Account:
+    """Every message, added up per round, step, direction and field. `down` is server to client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple, dict] = {}
+        self.totals: dict[str, int] = defaultdict(int)
+
+    def add(self, round: int, step: str, direction: str, party: Any, payload: dict) -> None:
+        overhead = len(MAGIC) + CRC_BYTES + 5
+        entries = list(fields(payload))
+        total = overhead + sum(e[3] for e in entries)
+        with self._lock:
+            kind = self._kinds.setdefault((round, step, direction), dict(messages=0, bytes=0, parties=set(), fields={}))
+            kind["messages"] += 1
+            kind["bytes"] += total
+            kind["parties"].add(party)
+            for name, dtype, shape, count in entries:
+                field = kind["fields"].setdefault(name, dict(type=dtype, shape=shape, bytes=0))
+                if field["shape"] != shape:
+                    field["shape"] = ["varies"]
+                field["bytes"] += count
+            self.totals[direction] += total
+
+    def drain(self) -> list[dict]:
+        """The lines of messages.jsonl since the last drain, in order of round, step and direction of first use."""
+        with self._lock:
+            kinds, self._kinds = self._kinds, {}
+        return [
+            dict(round=round, step=step, direction=direction, messages=k["messages"], parties=len(k["parties"]),
+                 bytes=k["bytes"], fields={name: k["fields"][name] for name in sorted(k["fields"])})
+            for (round, step, direction), k in sorted(kinds.items())
+        ]  # fmt: skip

@@ -1,0 +1,179 @@
+"""Four words: method, step, client, server. See `docs/write-a-method.md` for a method of your own in 40 lines.
+
+A method is a frozen dataclass; its fields are the paper's hyperparameters. Functions marked `@step` run where the data
+is and get a `Client`; `setup` and `round` are the server's program and get a `Server`. Nothing here knows whether the
+two talk inside one process or over a network: that is the transport's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from grapevine.core import param as params
+from grapevine.core.errors import Mistake
+from grapevine.core.network import Network
+
+if TYPE_CHECKING:
+    from grapevine.core.client import Client
+    from grapevine.core.server import Server
+
+Id = int | str
+Predict = Callable[[Tensor], Tensor]
+Word = str | Callable[[Any], str]
+"""What a field of a reply reveals: words, or a function of the method that gives them."""
+
+
+def step(
+    function: Callable | None = None, *, reveals: Mapping[str, Word] | None = None, like: Mapping[str, str] | None = None
+) -> Callable:
+    """Mark a function as one that runs at a client. Only marked functions can be asked for.
+
+    `reveals` says of every field of the reply what it tells the server; it is shown to the party and logged as the reply leaves.
+    `like` says which fields of the reply have the form of a field of the request (names, types, shapes), as trained weights have
+    that of the weights they began with; a reply of another form is left out.
+    """
+
+    def mark(function: Callable) -> Callable:
+        function.is_step, function.reveals, function.like = True, dict(reveals or {}), dict(like or {})  # type: ignore[attr-defined]
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def party_name(id: Id) -> str:
+    """An id as the protocols name it: names of numbers sort as the numbers do."""
+    return id if isinstance(id, str) else f"{id:06d}"
+
+
+def rng(seed: int, *names: int | str) -> torch.Generator:
+    """Randomness by name: the stream depends on the seed and the names alone, never on order or threads."""
+    key = json.dumps([seed, *names]).encode()
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1)
+
+
+# ---------------------------------------------------------------- methods and sub-protocols
+
+
+class Steps:
+    """What a method and a sub-protocol share: named steps and settings."""
+
+    name: ClassVar[str]
+
+    def steps(self, prefix: str = "") -> dict[str, Callable]:
+        """The allow-list: names to bound steps, those of a sub-protocol in field `f` as `f.step`."""
+        found = {
+            prefix + name: getattr(self, name)
+            for name, member in inspect.getmembers(type(self), inspect.isfunction)
+            if getattr(member, "is_step", False)
+        }
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, SubProtocol):
+                found.update(value.steps(f"{prefix}{f.name}."))
+        return found
+
+    def __post_init__(self) -> None:
+        """Every field within what its `param` allows, whoever made the object."""
+        params.check(self, self.name, "--set {}")
+
+    def reveals(self, step: str, field: str) -> str | None:
+        """What a field of a step's reply tells the server; None if nobody has said it."""
+        bound = self.steps().get(step)
+        word = getattr(bound, "reveals", {}).get(field)
+        return word(bound.__self__) if callable(word) else word  # type: ignore[union-attr]
+
+    def settings(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: dict(kind=v.name, **v.settings()) if isinstance(v, SubProtocol) else v for name, v in values.items()}
+
+
+class SubProtocol(Steps):
+    """A frozen dataclass with steps of its own and a `run(server, …)`; a method holds it as a field."""
+
+    name: ClassVar[str]
+
+    def named(self, text: str) -> SubProtocol:
+        """Another protocol of this kind, by its name: for `--set field=name`."""
+        raise Mistake(f"{self.name} cannot be exchanged for '{text}'.")
+
+
+class Method(Steps):
+    """Subclass as a frozen dataclass; give `name`, `setup` and `round`, and steps."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    takes: ClassVar[frozenset[str]] = frozenset({"clients", "both"})
+    """Where labels may lie: "clients", "server", "both"."""
+    reveal: ClassVar[bool] = False
+    """True for an upper bound: the driver gives every row its true label."""
+    logits: ClassVar[bool] = True
+    """True when the network must end in class scores; False for a method that predicts from features alone."""
+    personal: ClassVar[bool] = False
+    """True when every client ends with a model of its own: then `evaluate` is asked, and there is no `predictor`."""
+    seeks_labels: ClassVar[bool] = False
+    """True when a round chooses clients by whether they have labels."""
+
+    def setup(self, server: Server) -> dict:
+        """The state before round 0."""
+        return dict(weights=server.model().state(), round=0)
+
+    def round(self, server: Server, state: dict) -> dict:
+        """One round: a new state. A state is a value of the codec."""
+        raise TypeError(f"{type(self).__name__} has no round")
+
+    def network(self, base: Network) -> Network:
+        """The model as this method needs it (a second head, a projector): the same on both sides."""
+        return base
+
+    def shared(self, state: dict) -> dict:
+        """The part of the state that `predictor` needs: what is saved as the model."""
+        return dict(weights=state["weights"])
+
+    def predictor(self, model: Network, shared: dict) -> Predict:
+        """x → class probabilities. Asks nobody."""
+        model.load(shared["weights"]).eval()
+        return lambda x: torch.softmax(model(x), 1)
+
+    def latent(self, model: Network, x: Tensor) -> Tensor:
+        """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""
+        return model.features(x)
+
+    @step
+    def evaluate(self, client: Client, shared: dict) -> dict:
+        """How well the model does on the client's held-out rows."""
+        return client.test(self.predictor(client.model(), shared))
+
+    def candidates(self, rounds: int) -> tuple[int, ...]:
+        """Rounds of a run after which the state is measured whatever --evaluate-every says, so that it can be the best one."""
+        return ()
+
+    def check(self, server: Server) -> None:
+        """Raise a `Mistake` for settings that cannot work, before the run."""
+
+
+def parameters(method: type[Steps]) -> list[Field]:
+    return list(fields(method))
+
+
+def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:
+    """A method from `--set field=value` texts, each read as its field's type."""
+    known = {f.name: f for f in fields(method)}
+    values = {}
+    for name, text in texts.items():
+        if name not in known:
+            raise Mistake(f"{method.name} has no field '{name}': it has {', '.join(known) or 'none'}.")
+        values[name] = _read(method, known[name], text)
+    return method(**values)
+
+
+def _read(method: type[Method], f: Field, text: str) -> Any:
+    return f.default.named(text) if isinstance(f.default, SubProtocol) else params.read(f, text, method.name)

@@ -1,0 +1,63 @@
+"""A bad reply is a missing reply: what is checked of every reply before a method sees it.
+
+Every number is finite and every count is between 0 and 2⁴⁰; a step that says which fields it answers with answers with no others;
+a field that has the form of a field of the request (`like`) has its names, types and shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST = 2**40  # rows, or whatever a plain number counts
+
+
+def problem(step: Callable, request: Mapping[str, Any], reply: Any) -> str | None:
+    """Why a reply cannot be used, in a few words; None if it can."""
+    if not isinstance(reply, dict):
+        return f"it is a {type(reply).__name__}, not a dict"
+    known = getattr(step, "reveals", None)
+    strange = [name for name in reply if known and name not in known]
+    if strange:
+        return f"it has a field {strange[0]!r} that the step does not have"
+    for name, value in reply.items():
+        wrong = _value(name, value)
+        if wrong:
+            return wrong
+    for name, asked in getattr(step, "like", {}).items():
+        if name not in reply:
+            return f"'{name}' is missing"
+        if _form(reply[name]) != _form(request[asked]):
+            return f"'{name}' has not the form of the '{asked}' that was sent: do both run the same model?"
+    return None
+
+
+def _value(name: str, value: Any) -> str | None:
+    if isinstance(value, dict):
+        return next(filter(None, (_value(f"{name}.{key}", inner) for key, inner in value.items())), None)
+    if isinstance(value, bool) or isinstance(value, (str, bytes, bytearray)):
+        return None
+    if isinstance(value, (int, float)):
+        good = math.isfinite(value) and 0 <= value <= MOST
+        return None if good else f"'{name}' is {value:g}, and must be 0 to {MOST}"
+    return None if _finite(value) else f"'{name}' has values that are not finite: training diverged there, try a smaller lr"
+
+
+def _finite(array: Any) -> bool:
+    if isinstance(array, Tensor):
+        return not array.is_floating_point() or bool(torch.isfinite(array).all())
+    return not isinstance(array, np.ndarray) or array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _form(value: Any) -> Any:
+    """Names, types and shapes of a value of the codec."""
+    if isinstance(value, dict):
+        return {name: _form(inner) for name, inner in value.items()}
+    if isinstance(value, (Tensor, np.ndarray)):
+        return str(value.dtype), tuple(value.shape)
+    return type(value).__name__

@@ -1,0 +1,122 @@
+"""The server: what a method's program asks clients through, whatever carries the messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from grapevine.core.account import Account
+from grapevine.core.errors import Mistake
+from grapevine.core.method import Id, Method, rng
+from grapevine.core.network import Meter, ModelSource, Network
+from grapevine.core.reply import problem
+from grapevine.core.rows import Rows
+
+
+def _warn(sentence: str) -> None:
+    logging.getLogger("grapevine").warning(sentence)
+
+
+class StepError(Exception):
+    """An error inside a step, with client, step and round in front."""
+
+
+class Transport(Protocol):
+    """What carries requests: in one process (`simulate`) or between machines (`flower`)."""
+
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]: ...
+
+
+class Server:
+    """What the server's program sees. `clients` are all ids, in order.
+
+    `quorum`: below so many clients that still answer, the run stops. `say` gets a sentence for every reply that is left out.
+    """
+
+    def __init__(
+        self, method: Method, clients: Iterable[Id], transport: Transport, models: ModelSource | None, classes: tuple[str, ...],
+        seed: int = 0, per_round: int | None = None, rounds: int = 1, data: Rows | None = None, quorum: int = 0,
+        say: Callable[[str], None] = _warn,
+    ):  # fmt: skip
+        self.method, self.clients, self.classes, self.data = method, sorted(clients), classes, data
+        self.seed, self.rounds, self.quorum = seed, rounds, quorum
+        self.per_round = min(per_round or len(self.clients), len(self.clients))
+        self.account = Account()
+        self.meter = Meter()
+        self.now = 0  # the round under way, for the account and for error messages
+        self.notes: dict[str, float | list[Id]] = {}
+        self.left_out: dict[Id, str] = {}  # whose reply was bad, and why the last of them was
+        self._gone: set[Id] = set()  # did not answer when last asked
+        self._transport, self._models, self._say = transport, models, say
+        self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
+
+    def ask(self, step: Callable, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
+            everybody: bool = False, **same: Any) -> dict[Id, dict]:  # fmt: skip
+        """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
+        so is one whose answer is bad. With `everybody`, a missing answer stops the run with a sentence.
+        """
+        name = self._names.get((id(step.__self__), step.__func__))
+        if name is None:
+            raise Mistake(f"'{step.__name__}' is not a step of {self.method.name}: mark it with @step.")
+        ids = sorted(to if to is not None else each if each is not None else self.clients)
+        requests = {i: {**same, **(each[i] if each is not None else {})} for i in ids}
+        for i, payload in requests.items():
+            self.account.add(self.now, name, "down", i, payload)
+        came = self._transport.exchange(name, requests, self.now)
+        for i in sorted(came):
+            self.account.add(self.now, name, "up", i, came[i])
+        replies = self._good(name, step, requests, came)
+        missing = [i for i in ids if i not in replies]
+        if everybody and missing:
+            raise Mistake(f"step {name} needs everybody, and no answer came from {_list(missing)} in round {self.now}.")
+        self._require_quorum(name, missing, replies)
+        return replies
+
+    def _good(self, name: str, step: Callable, requests: dict[Id, dict], came: dict[Id, dict]) -> dict[Id, dict]:
+        """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
+        replies: dict[Id, dict] = {}
+        for i in (i for i in requests if i in came):
+            wrong = problem(step, requests[i], came[i])
+            if wrong is None:
+                replies[i] = came[i]
+            else:
+                self.left_out[i] = f"step {name} of round {self.now}: {wrong}"
+                self._say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
+        if came and not replies:
+            raise Mistake(f"no reply to step {name} of round {self.now} can be used; client {i}'s: {wrong}.")
+        return replies
+
+    def _require_quorum(self, name: str, missing: list[Id], replies: dict[Id, dict]) -> None:
+        self._gone = (self._gone | set(missing)) - set(replies)
+        left = len(self.clients) - len(self._gone)
+        if self.quorum and (left < self.quorum or not replies):
+            gone = ", ".join(str(i) for i in sorted(self._gone))
+            raise Mistake(
+                f"{left} of {len(self.clients)} parties still answer after step {name} of round {self.now}, and the quorum is "
+                f"{self.quorum}: {gone} must `grapevine join` again, then start the host again."
+            )
+
+    def sample(self, round: int, among: Iterable[Id] | None = None, count: int | None = None, name: str = "sample") -> list[Id]:
+        """`--per-round` (or `count`) of the clients, chosen by seed and round."""
+        ids = sorted(self.clients if among is None else among)
+        count = min(self.per_round if count is None else count, len(ids))
+        order = torch.randperm(len(ids), generator=self.rng(name, round))
+        return sorted(ids[i] for i in order[:count].tolist())
+
+    def model(self, weights: dict | None = None) -> Network:
+        return self._models.new(weights, self.meter)
+
+    def rng(self, *names: int | str) -> torch.Generator:
+        return rng(self.seed, "server", *names)
+
+    def note(self, **notes: float | list[Id]) -> None:
+        """Numbers, or clients, for this round's line of the history."""
+        self.notes.update(notes)
+
+
+def _list(ids: list[Id], most: int = 5) -> str:
+    text = ", ".join(f"client {i}" for i in ids[:most])
+    return text if len(ids) <= most else f"{text} and {len(ids) - most} more"

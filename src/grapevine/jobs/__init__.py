@@ -1,0 +1,1 @@
+"""The four jobs: label, clean, compare and train, with their settings, plans and disclosure."""

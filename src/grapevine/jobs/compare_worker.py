@@ -1,0 +1,102 @@
+"""A process of `grapevine compare`: takes runs on its standard input, a JSON line each, and tells on its output how they go.
+
+A process of its own, started as a program, and not a fork: torch's threads do not survive one, and Windows has none. It keeps one
+data set, that of the run under way. When its starter ends, however it ends, its input closes and it ends at once; the
+checkpoint of the run is then what `--resume` goes on from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+FIELDS = ("model", "norm", "rounds", "per_round", "device", "mode", "evaluate_every", "patience")
+
+
+def main() -> None:
+    told = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a method prints is not an answer: it goes to the log
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, who then closes the input
+    jobs: queue.SimpleQueue = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    loaded: dict[str, Any] = {}
+    while True:
+        said = _run(jobs.get(), told, loaded)
+        told.write(json.dumps(said) + "\n")
+
+
+def _listen(jobs: queue.SimpleQueue) -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    os._exit(0)
+
+
+def _run(job: dict[str, Any], told: IO[str], loaded: dict[str, Any]) -> dict[str, Any]:
+    """One run to its end; how it ended."""
+    from grapevine import methods
+    from grapevine.core import StepError, with_settings
+    from grapevine.core.errors import Mistake
+    from grapevine.report import train as report
+    from grapevine.run.driver import Experiment
+
+    def progress(done: int, rounds: int, line: dict | None) -> None:
+        told.write(json.dumps(dict(round=done, accuracy=line.get("accuracy") if line else None)) + "\n")
+
+    out = Path(job["out"])
+    try:
+        _forget_peak()
+        if out.exists() and not (out / "settings.json").exists():  # its process was killed before anything was settled
+            shutil.rmtree(out)
+        method = with_settings(methods.find(job["method"]), job["settings"])
+        flags = {name: job["flags"][name] for name in FIELDS}
+        Experiment(method, _split(job, loaded), seed=job["seed"], out=out, workers=1, **flags).run(True, progress)
+    except (Mistake, StepError) as error:
+        return dict(state="failed", error=str(error))
+    except Exception as error:
+        print(f"--- {out.name}", file=sys.stderr)
+        traceback.print_exc()
+        return dict(state="failed", error=f"{type(error).__name__}: {error}")
+    try:
+        report.write(out)
+    except Exception:  # a page that cannot be made does not cost the run: the log has why
+        traceback.print_exc()
+    return dict(state="finished")
+
+
+def _split(job: dict[str, Any], loaded: dict[str, Any]) -> Any:
+    """The split that the starter made, which must be the one that was saved."""
+    from grapevine import data
+    from grapevine.cli.flags import load_data
+    from grapevine.core.errors import Mistake
+
+    key = json.dumps([job["flags"][name] for name in ("data", "data_dir", "party", "label", "irrelevant")])
+    if key not in loaded:
+        loaded.clear()  # before the next one is read: one data set in memory at a time
+        loaded[key] = load_data(job["flags"])
+    split = data.Split.load(job["split"], *loaded[key])
+    if split.hash != job["hash"]:
+        raise Mistake(f"{job['split']} is another split than the comparison was begun with: take another --out.")
+    return split
+
+
+def _forget_peak() -> None:
+    """Let the peak of memory count from here, so that a run is not told that of the run before. Only Linux can."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main()

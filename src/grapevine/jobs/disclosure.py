@@ -1,0 +1,262 @@
+"""What leaves a party and what that reveals: of the label job beforehand (`plan`) and then (`logger`); of training, by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grapevine.core import Method, wire
+from grapevine.core.account import fields
+from grapevine.crypto.hamming import protocol
+from grapevine.methods.xclp import Label
+
+if TYPE_CHECKING:
+    from grapevine.jobs.label import Party
+
+SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
+HEADS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
+REVEALS = {
+    "keys.offer": "a public key, signed by this party's identity",
+    "keys.prelude": "public values of the base oblivious transfers; nothing about the rows",
+    "keys.rows": "how many rows this party has",
+    "keys.features": "how many features a row has",
+    "keys.labels": "how many rows are labelled",
+    "keys.classes": "the names of the classes this party knows",
+    "meet.letters": "to the server nothing: sealed for one other party each",
+    "meet.prelude": "public values of the base oblivious transfers; nothing about the rows",
+    "share.own": "the Hamming distances among this party's own rows: how near its rows are to each other",
+    "share.labelled": "which rows are labelled, not their labels",
+    "share.blank": "which rows are zero after scaling",
+    "xclp.hamming.evaluate.answers": "to the server nothing: under another party's key; to that party nothing: masked",
+    "xclp.hamming.evaluate.shares": SHARE,
+    "xclp.hamming.open.shares": SHARE,
+    "xclp.hamming.transfer.chunks": "to the server and the receiver nothing but what they chose: masked",
+    "xclp.hamming.transfer.shares": SHARE,
+    "xclp.hamming.receive.requests": "nothing: masked choices",
+    "xclp.hamming.receive.shares": SHARE,
+    "spread.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
+    "spread_again.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
+    "receive.hits": "alone nothing: masked; all parties' together say how many hidden labels were found again",
+    "gaussian.keys.offer": "a public key, signed by this party's identity",
+    "gaussian.keys.features": "how many features a row has",
+    "gaussian.keys.classes": "the names of the classes this party knows",
+    "gaussian.meet.moments": HEADS,
+    "gaussian.moments.moments": HEADS,
+}
+FIRST = {
+    "psm": "alone nothing: masked with a seed the server lacks; with the others', Hamming distances between rows of two parties",
+    "mlwe": "nothing: lattice ciphertexts of this party's hash bits",
+    "paillier": "nothing: Paillier ciphertexts of this party's hash bits",
+    "ot": "nothing: masked choices",
+    "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
+}
+MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
+MASKED_COUNTS = "alone nothing: masked; all parties' together give how many rows each class has"
+HELD = "how many rows this party has, labelled and not; 0 if it did not train"
+TRAINING = {  # by field, or by method or step and field where a field means different things
+    "n": "how many of this party's rows were used",
+    "mp-ssfl.n": "1, or 0 if every row of this party was set aside",
+    "semifl.n": "1, or 0 if this party was sure of no pseudo-label",
+    "fedcon.n": "1, or 0 if this party has no rows",
+    "fedanchor.n": "how many unlabelled rows this party has, used or not; 0 if none of them got a pseudo-label that is used",
+    "fedrgd.n": "1, or 0 if this party has no rows",
+    "contrast.n": "1, or 0 if this party has too few rows to train on",
+    **{f"{name}.n": HELD for name in ("fixmatch", "mixmatch", "fedmatch", "fedsiam", "protofssl")},
+    "weights": MODEL,
+    "student": MODEL,
+    "teacher": MODEL,
+    "projector": MODEL,
+    "sigma": f"the entries that changed most; {MODEL}",
+    "psi": f"the entries that changed most; {MODEL}",
+    "dy": f"how training moved the weights; {MODEL}",
+    "dc": f"the mean gradient over this party's rows; {MODEL}",
+    "apart": "how far apart student and teacher are in each layer",
+    "buffers": "means and variances of activations over batches of this party's rows",
+    "statistics": "sums of activations over this party's rows and of their squares, layer by layer",
+    "vector": "the class probabilities that the trained model gives to an image of noise",
+    "qualified": "how many unlabelled rows got a pseudo-label that is used",
+    "means": "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it",
+    "present": "which classes have labelled rows enough for a prototype",
+    "pairs": "how many classes have two labelled rows or more",
+    "singles": "how many classes have one labelled row",
+    "most": "how many labelled rows the class with most of them has",
+    "labels": "how many rows are labelled",
+    "rows": "how many rows this party has",
+    "losses": "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is",
+    "confusion": "how many held-out rows of each class were taken for which class",
+    "offer": REVEALS["keys.offer"],
+    "letters": REVEALS["meet.letters"],
+    "decide.counts": "how many rows were kept, mended and set aside",
+    "count.counts": MASKED_COUNTS,
+    "embed.classes": MASKED_COUNTS,
+    "embed.own": REVEALS["share.own"],
+    "embed.labelled": REVEALS["share.labelled"],
+    "embed.blank": "which rows have a feature vector of zeros",
+    "prelude.prelude": REVEALS["keys.prelude"],
+    "answer_prelude.prelude": REVEALS["keys.prelude"],
+    "spread.rows": REVEALS["spread.rows"],
+    "spread_again.rows": REVEALS["spread.rows"],
+    **{name.removeprefix("xclp."): told for name, told in REVEALS.items() if name.startswith("xclp.")},
+}
+HOUR = 60  # minutes
+WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
+
+
+def reveals(step: str, name: str, method: Method) -> str:
+    """What a field of a party's reply tells others."""
+    if not isinstance(method, Label):
+        return _training_reveals(step, name, method)
+    hamming = method.xclp.hamming.name
+    if (step, name) == ("share", "first"):
+        return FIRST[hamming]
+    if name == "prelude" and hamming != "ot":
+        return "nothing: empty"
+    if name == "moments" and not step.startswith("gaussian."):
+        return moments(method)
+    return REVEALS[f"{step}.{name}"]
+
+
+def _training_reveals(step: str, name: str, method: Method) -> str:
+    if (step, name) == ("embed", "first"):
+        return FIRST[method.hamming.name]
+    told = TRAINING.get(f"{step}.{name}") or TRAINING.get(f"{method.name}.{name}") or TRAINING.get(name)
+    return told or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
+
+
+def moments(method: Label) -> str:
+    """What the pooled moments tell, by what is summed."""
+    sums = ["pooled counts, means and variances of the features"] if method.scale == "standard" or method.impute else []
+    sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
+    return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
+
+
+def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
+    """The lines of disclosure.jsonl for a reply that leaves now."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return [
+        dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
+             hash=wire.digest(wire.encode({name: reply[name]})), reveals=reveals(step, name, method))
+        for name, kind, shape, size in fields(reply)
+    ]  # fmt: skip
+
+
+def logger(lines: dict[str, list[dict]], method: Label, prefix: str = "") -> Callable[[str, Any, dict], None]:
+    """Writes down what leaves a party, as it leaves."""
+
+    def log(step: str, party: Any, reply: dict) -> None:
+        lines[party] += entries(prefix + step, reply, method)
+
+    return log
+
+
+def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
+    """Who knows what at the end, if nobody colludes."""
+    server = "The server learns how many rows each party has, which of them are labelled, the names of the classes, and the "
+    server += "Hamming distances between all rows: how alike any two are, whoever holds them."
+    party = "A party learns the names of all classes, how many rows the others have, and through its columns of S which rows of "
+    party += "others lie near its own labelled ones."
+    out = [server, party]
+    if method.scale == "standard" or method.impute:
+        both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
+        out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
+    if method.xclp.preset == "code":
+        out.append("Everybody learns how many labels each class has, over all parties.")
+    if baselines:
+        out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
+    if method.expected:
+        out.append("Everybody learns how many hidden labels were found again, over all parties.")
+    if method.xclp.hamming.name == "plain":
+        out.append("With plain the server also learns every party's hash bits: there is no protection.")
+    return out
+
+
+def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
+    """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
+    per_party, minutes, memory = _estimate(parties, method, workers)
+    if baselines:
+        classes = len({name for party in parties for name in party.classes})
+        size = 32 * _gaussian_numbers(parties[0].x.shape[1], classes)
+        for party in parties:
+            hello = dict(
+                step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals="a public key, class names"
+            )
+            sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS)
+            per_party[party.name] += [hello, sums]
+    advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
+    return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
+                learns=learns(method, len(parties), baselines), collusion=method.xclp.hamming.collusion,
+                protocol=method.xclp.hamming.name)  # fmt: skip
+
+
+def _estimate(parties: Sequence[Party], method: Label, workers: int) -> tuple[dict[str, list[dict]], float, float]:
+    """Lines by party, minutes, bytes of memory."""
+    classes = len({name for party in parties for name in party.classes})
+    per_party, seconds, largest = {}, 0.0, 0.0
+    for i in range(method.groups):
+        lines, cost, memory = _group(sorted(parties, key=lambda p: p.name)[i :: method.groups], method, classes)
+        per_party.update(lines)
+        seconds, largest = seconds + cost, max(largest, memory)
+    working = workers * WORKING.get(method.xclp.hamming.name, 20) * 2**20
+    return {party.name: per_party[party.name] for party in parties}, seconds / workers / 60, largest + working
+
+
+def _advice(parties: Sequence[Party], method: Label, workers: int, minutes: float) -> str:
+    """What would bring a long job down, each with its own estimate; what would not is not proposed."""
+    ways: list[tuple[str, Label, str]] = []
+    most = len(parties) // 3  # a group of fewer than three has no sum worth the name
+    if most > method.groups:
+        groups = max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))
+        ways.append((f"--groups {groups}", replace(method, groups=groups), "labels spread within groups only"))
+    psm = replace(method, xclp=replace(method.xclp, hamming=protocol("psm")))
+    ways.append(("--secure psm", psm, "safe as long as the server and no party collude"))
+    if method.xclp.bits > 1024:
+        ways.append(("--bits 1024", replace(method, xclp=replace(method.xclp, bits=1024)), "coarser distances"))
+    less = [(flag, _estimate(parties, other, workers)[1], price) for flag, other, price in ways]
+    told = [f"{flag}, about {round(m)} minutes ({price})" for flag, m, price in less if m < 0.7 * minutes]
+    return f"that is {minutes / 60:.1f} hours; less would take {', or '.join(told) or 'fewer rows'}."
+
+
+def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[str, list[dict]], float, float]:
+    hamming, L, K = method.xclp.hamming, method.xclp.bits, len(method.xclp.candidates)
+    sizes = [len(party.x) for party in group]
+    n, d = sum(sizes), group[0].x.shape[1]
+    solves = 2 if method.expected else 1
+    pooled = 32 * (3 * d * (method.scale == "standard" or method.impute) + classes * (method.xclp.preset == "code"))
+    lines, seconds, held = {}, 2.0, 0.0
+    for i, party in enumerate(group):
+        others = sizes[:i] + sizes[i + 1 :]
+        pair = [hamming.bytes_per_pair(sizes[i], m, L) for m in others]
+        # Of a pair each side sends about half of what passes between the two; in `mlwe` and `paillier` roles are dealt evenly.
+        once, between = max(p["once"] for p in pair), sum(p["pair"] for p in pair) // 2
+        shares = sum(p["server"] for p in pair) // 2
+        labels = sum(label is not None for label in party.labels)
+        entries = [
+            ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
+            ("meet", "letters", 120 * len(others), REVEALS["meet.letters"]),
+            ("meet", "moments", pooled, moments(method)),
+            ("share", "first", once + (shares if hamming.name == "psm" else 0), FIRST[hamming.name]),
+            ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['share.own']}; which are labelled"),
+            ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
+            ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
+            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, REVEALS["spread.rows"]),
+            ("receive", "hits", (3 + 2 * 10) * 8 * K if method.expected else 0, REVEALS["receive.hits"]),
+        ]
+        lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
+        costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
+        seconds += max(c["once"] for c in costs) + sum(c["pair"] for c in costs) / 2
+        held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels * K + 16.0 * n * classes * solves * K
+    # The columns of S by conjugate gradients, about 25 steps of each: all labelled rows, all candidates.
+    labelled = sum(label is not None for party in group for label in party.labels)
+    seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * labelled * K
+    return lines, seconds, held + 450 * 2**20
+
+
+def _gaussian_numbers(d: int, classes: int) -> int:
+    from grapevine.jobs.baselines import kind_for
+
+    second = d * (d + 1) // 2 if kind_for(d) == "lda" else classes * d
+    return classes + classes * d + second

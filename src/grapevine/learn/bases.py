@@ -1,0 +1,173 @@
+"""ClientUpdate and ServerUpdate of FedAvg, FedProx and SCAFFOLD, for methods that stand on any of them (`--set base=fedprox`).
+
+A method trains by a function of its own; what differs between the three is what is added to its gradients, what a client sends
+back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And how far
+clients moved, for the history, and what many methods ask of their fields before a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+
+from grapevine.core import Client, Id, Method, Server, parameters
+from grapevine.core.errors import Mistake
+from grapevine.learn import Weights, add, average, parameter_names, pull, push, subtract
+from grapevine.learn.losses import gradient_diversity
+from grapevine.learn.networks import Network
+
+BASES = ("fedavg", "fedprox", "scaffold")
+Train = Callable[[Network, Callable[[Network], None] | None], int]
+"""Trains the network with this `adjust` of its gradients; returns the number of steps."""
+
+
+# ---------------------------------------------------------------- before the run
+
+
+def check(method: Method) -> None:
+    """A base that is known, with a proximal term that pulls."""
+    if method.base not in BASES:
+        raise Mistake(f"{method.name}: base={method.base} is not known: take {', '.join(BASES)}.")
+    check_fields(method, least=dict(mu=0))
+
+
+def check_fields(
+    method: Method, least: Mapping[str, float] | None = None, above: Iterable[str] = (), shares: Iterable[str] = ()
+) -> None:
+    """Refuse numbers below `least`, not above 0, or outside 0 to 1 (shares, probabilities, decays); in any field, NaN and ∞."""
+    asked = [(name, smallest, math.inf, f"{smallest:g} or more") for name, smallest in (least or {}).items()]
+    asked += [(name, math.ulp(0.0), math.inf, "more than 0") for name in above]
+    asked += [(name, 0, 1, "0 to 1") for name in shares]
+    numbers = [f.name for f in parameters(type(method)) if isinstance(f.default, float)]
+    asked += [(name, -math.inf, math.inf, "a number") for name in numbers]
+    for name, low, high, take in asked:
+        value = getattr(method, name)
+        if not (low <= value <= high and math.isfinite(value)):
+            raise Mistake(
+                f"{method.name}: {name}={value:g} cannot work: take {take}, as in --set {name}={_usual(method, name):g}."
+            )
+
+
+def _usual(method: Method, name: str) -> float:
+    return type(method).__dataclass_fields__[name].default
+
+
+def check_words(method: Method, **known: tuple[str, ...]) -> None:
+    """Refuse a word that a field does not know."""
+    for name, words in known.items():
+        if getattr(method, name) not in words:
+            raise Mistake(f"{method.name}: {name}={getattr(method, name)} is not known: take {' or '.join(words)}.")
+
+
+def check_labelled(method: Method, labels: Mapping[Id, int]) -> None:
+    """Refuse a federation in which no round could have a client with labels."""
+    if not any(labels.values()):
+        raise Mistake(f"{method.name}: no client has a labelled row: say --labels clients:1000.")
+
+
+def check_features_dim(method: Method, server: Server) -> None:
+    """A client without rows must know how long a feature vector would be."""
+    if server.model().features_dim is None:
+        raise Mistake(f"{method.name} needs the length of the network's feature vectors: give your module a `features_dim`.")
+
+
+def has_rows(server: Server) -> bool:
+    return server.data is not None and len(server.data) > 0
+
+
+def note_unused_labels(method: Method, server: Server) -> None:
+    """Say that a method of clients leaves the server's labels aside: what it learns is what the clients' labels teach."""
+    if has_rows(server):
+        logging.getLogger("grapevine").warning(
+            f"{method.name} learns from the clients' labels alone: the server's {len(server.data)} labelled rows are not used."
+        )
+
+
+# ---------------------------------------------------------------- the three bases
+
+
+def first_state(server: Server, base: str) -> dict:
+    """What the server keeps besides its method's own: the weights; for SCAFFOLD the control variate c, of how many clients it is
+    the mean, which have nothing to train on, and in which round it last heard of each client's."""
+    model = server.model()
+    weights = model.state()
+    zeros = {name: torch.zeros_like(weights[name]) for name in parameter_names(model)} if base == "scaffold" else {}
+    return dict(weights=weights, c=zeros, mean_over=0, idle={}, heard={})
+
+
+def control(state: dict, base: str, ids: Iterable[Id]) -> dict[Id, dict]:
+    """What each client is told besides the weights, under the name `control`: nothing, or SCAFFOLD's c and what was heard."""
+    told = {id: dict(c=state["c"], heard=state["heard"].get(id, -1)) if base == "scaffold" else {} for id in ids}
+    return {id: dict(control=value) for id, value in told.items()}
+
+
+def own_control(client: Client, control: dict) -> Weights:
+    """c_i, as the server knows it.
+
+    A reply may get lost, and c is the mean of all c_i only if both sides count the same ones: a client takes its newest c_i over
+    when the server says that it heard of it, and else forgets it.
+    """
+    newest = client.memory.get("newest", dict(round=-1))
+    if newest["round"] == control["heard"] >= 0:
+        client.memory["c"] = newest["c"]
+    return client.memory.get("c", {name: torch.zeros_like(value) for name, value in control["c"].items()})
+
+
+def client_update(client: Client, base: str, weights: Weights, control: dict, round: int, lr: float, mu: float, train: Train,
+                  n: int) -> dict:  # fmt: skip
+    """Train from `weights`; the reply that `server_update` takes. `n` is how much the client counts in an average by size."""
+    model = client.model(weights)
+    if base != "scaffold":
+        train(model, pull(weights, mu) if base == "fedprox" else None)
+        return dict(weights=model.state(), n=n)
+    c, c_i = control["c"], own_control(client, control)
+    K = train(model, push(subtract(c, c_i)))
+    if not K:
+        return dict(n=0)
+    y = model.state()
+    moved = subtract(weights, {name: y[name] for name in c})
+    c_new = add(subtract(c_i, c), moved, 1 / (K * lr))
+    client.memory["newest"] = dict(round=round, c=c_new)
+    return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)
+
+
+def server_control(state: dict, replies: dict, among: Iterable[Id]) -> dict:
+    """SCAFFOLD's line 17 for c ← c + Σ Δc_i / N, and what goes with it.
+
+    N counts those of `among`, whom a round may choose, who have something to train on. c is the mean of their c_i, so that the
+    corrections c − c_i cancel among them; when one turns out to have nothing, N shrinks.
+    """
+    used = {id: reply for id, reply in replies.items() if reply["n"]}
+    idle = state["idle"] | {id: True for id in replies if id not in used}
+    N = max(sum(id not in idle for id in among), 1)
+    c = state["c"] if state["mean_over"] in (0, N) else {name: w * (state["mean_over"] / N) for name, w in state["c"].items()}
+    if used:
+        c = add(c, average(used, "dc", by=None), len(used) / N)
+    return dict(c=c, mean_over=N, idle=idle, heard=state["heard"] | {id: state["round"] for id in used})
+
+
+def server_update(server: Server, base: str, state: dict, replies: dict, by: str | None = "n",
+                  among: Iterable[Id] | None = None) -> dict:  # fmt: skip
+    """The new weights (and c) from the replies of those who trained on something; `among` whom a round may choose."""
+    used = {id: reply for id, reply in replies.items() if reply["n"]}
+    weights = state["weights"]
+    if base != "scaffold":
+        return dict(weights=average(used, by=by) if used else weights)
+    weights = add(weights, average(used, "dy", by=by)) if used else weights
+    return dict(server_control(state, replies, server.clients if among is None else among), weights=weights)
+
+
+def moves(replies: dict, weights: Weights) -> Iterator[Weights]:
+    """How far each client that trained has moved, one after the other."""
+    return (r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"])
+
+
+def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
+    """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
+    buffers = dict(server.model().named_buffers())
+    diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
+    if math.isfinite(diversity):
+        server.note(gradient_diversity=diversity)

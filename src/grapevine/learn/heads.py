@@ -1,0 +1,60 @@
+"""Heads beside a network's own: FedAnchor's anchor head, FedCon's projector, RDS's relevance predictor.
+
+Their first weights come from a given generator, or from one that depends on the network they stand on, never from torch's global
+one: both sides build the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from grapevine.core.errors import Mistake
+from grapevine.learn.networks import BatchNorm1d, Network
+
+
+def linear(inputs: int, outputs: int, rng: torch.Generator) -> nn.Linear:
+    """A linear layer with torch's own bounds (±1/√inputs) drawn from this generator."""
+    with torch.device("meta"):  # a layer initialises itself from the global generator; here it cannot
+        layer = nn.Linear(inputs, outputs)
+    bound = inputs**-0.5
+    layer.weight, layer.bias = (
+        nn.Parameter(torch.empty(t.shape).uniform_(-bound, bound, generator=rng)) for t in layer.parameters()
+    )
+    return layer
+
+
+class TwoHeads(Network):
+    """The network, and `anchor`: a linear layer from the features to the latent space (FedAnchor, section 4.1)."""
+
+    def __init__(self, base: Network, width: int):
+        super().__init__(base.features, base.head, base.features_dim)
+        self.anchor = linear(_features(base), width, _rng_of(base))
+
+    def latent(self, x: Tensor) -> Tensor:
+        return self.anchor(self.features(x))
+
+
+class Projected(Network):
+    """The network, and `projector`: an MLP from the features to a prediction of another view's (FedCon's clients)."""
+
+    def __init__(self, base: Network, hidden: int):
+        super().__init__(base.features, base.head, base.features_dim)
+        rng, d = _rng_of(base), _features(base)
+        self.projector = nn.Sequential(linear(d, hidden, rng), BatchNorm1d(hidden), nn.ReLU(), linear(hidden, d, rng))
+
+
+def _features(base: Network) -> int:
+    if base.features_dim is None:
+        raise Mistake("a second head needs the length of the network's feature vectors: give the module a `features_dim`.")
+    return base.features_dim
+
+
+def _rng_of(base: Network) -> torch.Generator:
+    """A generator that depends on the last layer's weights, and through them on the experiment's seed."""
+    digest = hashlib.sha256()
+    for weight in base.head.state_dict().values():
+        digest.update(weight.cpu().contiguous().numpy().tobytes())
+    return torch.Generator().manual_seed(int.from_bytes(digest.digest()[:8], "big") >> 1)

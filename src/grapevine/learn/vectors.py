@@ -1,0 +1,89 @@
+"""All parameters of a network as one vector: the sum of two, θ = σ + ψ, and changes on the wire, of which only the entries that
+changed are sent, their positions as numbers or as bits, whichever is shorter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grapevine.learn.networks import Network
+
+
+class Decomposed:
+    """A network whose parameters are σ + ψ, both kept as one vector on the CPU."""
+
+    def __init__(self, model: Network, sigma: Tensor | None = None, psi: Tensor | None = None, buffers: dict | None = None):
+        self.model = model
+        for name, value in model.named_buffers():
+            if buffers:
+                value.copy_(buffers[name])
+        if sigma is None:
+            sigma = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
+        self.sigma = sigma
+        self.set(psi=torch.zeros_like(sigma) if psi is None else psi)
+
+    @torch.no_grad()
+    def set(self, **parts: Tensor) -> None:
+        """New σ or ψ, copied into the network."""
+        for name, vector in parts.items():
+            setattr(self, name, vector)
+        theta, at = self.sigma + self.psi, 0
+        for p in self.model.parameters():
+            p.copy_(theta[at : at + p.numel()].view(p.shape))
+            at += p.numel()
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """∂loss/∂θ, which is ∂loss/∂σ and ∂loss/∂ψ."""
+        grads = torch.autograd.grad(loss, list(self.model.parameters()), allow_unused=True)
+        zeros = (torch.zeros_like(p) if g is None else g for p, g in zip(self.model.parameters(), grads))
+        return torch.cat([g.flatten().cpu() for g in zeros])
+
+    def buffers(self) -> dict[str, Tensor]:
+        kept = dict(self.model.named_buffers())
+        return {name: value for name, value in self.model.state().items() if name in kept}
+
+
+# ---------------------------------------------------------------- changes
+
+
+def stamp(which: Tensor, t: int, stamps: Tensor) -> Tensor:
+    """Round t for these entries."""
+    return torch.where(which, torch.tensor(t, dtype=torch.int32), stamps)
+
+
+def differences(change: Tensor, cut: float = 0.0) -> dict:
+    """What is to be added; changes up to `cut` in size are left out. NaN is not: who gets it must see that training diverged."""
+    return _pack(~(change.abs() <= cut), change, add=True)
+
+
+def since(vector: Tensor, changed: Tensor, known: int | None) -> dict:
+    """The entries that have changed (`changed`: in which round) after round `known`; all of it for one who knows nothing."""
+    return dict(all=vector) if known is None else _pack(changed > known, vector, add=False)
+
+
+def _pack(there: Tensor, values: Tensor, add: bool) -> dict:
+    positions = torch.nonzero(there).flatten()
+    found = dict(values=values[positions], add=add)
+    if 32 * len(positions) < len(there):
+        return dict(found, index=positions.int())
+    return dict(found, bits=torch.from_numpy(np.packbits(there.numpy())))
+
+
+def is_whole(packed: dict) -> bool:
+    """Whether it can be unpacked without knowing what was before."""
+    return "all" in packed
+
+
+def unpack(packed: dict, before: Tensor | None) -> Tensor:
+    """`before` after the changes."""
+    if is_whole(packed):
+        return packed["all"]
+    if "index" in packed:
+        positions = packed["index"].long()
+    else:
+        positions = torch.nonzero(torch.from_numpy(np.unpackbits(packed["bits"].numpy(), count=len(before)))).flatten()
+    out = before.clone()
+    out[positions] = out[positions] + packed["values"] if packed["add"] else packed["values"]
+    return out

@@ -1,0 +1,1 @@
+"""The same jobs between real parties, on Flower: federations, host, join, keys and processes."""

@@ -1,0 +1,215 @@
+"""`grapevine host`: from an open port to results. Gather the parties, close the roster, let all confirm it, run, tell, stop.
+
+A host that was killed and is started again with the same folder goes on with the roster that was closed, and the job from its
+checkpoint; the parties' processes notice and connect again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from grapevine.core.errors import Mistake
+from grapevine.parties.federation import HostSetup, load_host
+from grapevine.parties.gate import Gate
+from grapevine.parties.keys import make_certificates
+from grapevine.parties.processes import SuperLink, port_is_free
+from grapevine.parties.registry import HERE_SECONDS, Registry
+from grapevine.run.model import lock
+
+TICK = 0.5
+STATUS_SECONDS = 15  # between two questions whether the run still lives
+LEAVE_SECONDS = 660  # for the parties to take their results and go; who is not heard of any more is not waited for
+
+Show = Callable[[Registry, str], None]
+"""Called at every tick with the books and one line about what is going on."""
+
+
+def roster_digest(roster: Mapping[str, str]) -> str:
+    """What a party confirms: all names with their identities (hex)."""
+    return hashlib.sha256(json.dumps(dict(sorted(roster.items())), separators=(",", ":")).encode()).hexdigest()
+
+
+def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run a federation to its end; what results/result.json holds."""
+    folder = Path(folder).resolve()
+    setup = load_host(folder)
+    if (folder / "results" / "result.json").exists():
+        raise Mistake(f"the job of {folder} is finished: its results are in {folder / 'results'}, a new job takes a new folder.")
+    bind, port = setup.table["bind"], setup.table["port"]
+    with lock(folder / "lock"):
+        make_certificates(folder, setup.table["name"], [setup.table["address"]])
+        if not port_is_free(bind, port):
+            raise Mistake(f"port {port} of {bind} is taken: stop what listens there, or change `port` in federation.toml.")
+        registry = Registry(folder)
+        superlink = SuperLink(folder)
+        gate = Gate((bind, port), registry, superlink.port, say).start()
+        try:
+            say(f"Federation {setup.table['name']}: parties reach {setup.table['address']}:{port}.")
+            superlink.start()
+            return _Job(setup, registry, superlink, show, say).run()
+        except Mistake as mistake:
+            registry.turn("failed", str(mistake))
+            _farewell(registry, show)
+            raise
+        finally:
+            gate.stop()
+            superlink.stop()
+
+
+def _farewell(registry: Registry, show: Show, seconds: float = LEAVE_SECONDS) -> None:
+    """Until every party that is here has left, with its results or with the sentence that says why there are none."""
+    until = time.monotonic() + seconds
+    while registry.present() and time.monotonic() < until:
+        show(registry, "waiting for the parties to leave")
+        time.sleep(TICK)
+
+
+class _Job:
+    def __init__(self, setup: HostSetup, registry: Registry, superlink: SuperLink, show: Show, say: Callable[[str], None]):
+        self.setup, self.registry, self.superlink, self.show, self.say = setup, registry, superlink, show, say
+        self.folder, self.times = setup.folder, setup.table["timeouts"]
+        self.registered: set[str] = set()
+
+    def run(self) -> dict[str, Any]:
+        names = self._closed() or self._gather()
+        roster = self.registry.roster()
+        self._register(roster)  # before the parties are told to connect
+        self.registry.close(names)
+        self._confirm({name: roster[name]["identity"] for name in names})
+        result = self._run()
+        self.registry.turn("done")
+        self.say(f"Done: results are in {self.folder / 'results'}.")
+        _farewell(self.registry, self.show)
+        return result
+
+    # ------------------------------------------------------------ who takes part
+
+    def _closed(self) -> list[str]:
+        """Those who take part, if the roster was closed before this host was started."""
+        names = sorted(name for name, entry in self.registry.roster().items() if entry.get("in"))
+        if names:
+            self.say(f"Going on with {', '.join(names)}.")
+        return names
+
+    def _gather(self) -> list[str]:
+        until = time.monotonic() + self.times["join"]
+        while True:
+            wanted, here = sorted(self.registry.table["parties"]), self.registry.present()
+            missing = [name for name in wanted if name not in here]
+            if not missing:
+                break
+            if time.monotonic() > until:
+                if len(here) >= self.setup.quorum:
+                    self.say(f"Beginning without {', '.join(missing)}.")
+                    break
+                raise Mistake(
+                    f"{len(here)} of {len(wanted)} parties came within {self.times['join']:.0f} s, and {self.setup.quorum} are "
+                    f"needed: {', '.join(missing)} must `grapevine join`, then start the host again."
+                )
+            self._register(self.registry.roster())
+            self._tick(f"waiting for {', '.join(missing)}")
+        return here
+
+    def _register(self, roster: dict[str, dict[str, Any]]) -> None:
+        """Let the nodes of all who have joined in, each key once."""
+        for name, entry in roster.items():
+            if entry["node_key"] not in self.registered:
+                self.superlink.register(name, entry["node_key"])
+                self.registered.add(entry["node_key"])
+
+    def _confirm(self, roster: dict[str, str]) -> None:
+        digest, until = roster_digest(roster), time.monotonic() + self.times["confirm"]
+        while True:
+            heard = {name: self.registry.here[name] for name in roster if name in self.registry.here}
+            for name, presence in heard.items():
+                if presence.state == "refused":
+                    raise Mistake(f"{name} does not confirm the roster: {presence.sentence or 'it gave no reason'}")
+            left = sorted(name for name, presence in heard.items() if presence.state == "left")
+            if len(roster) - len(left) < self.setup.quorum:
+                raise Mistake(
+                    f"{', '.join(left)} left before the job, and {self.setup.quorum} parties are needed: they know why."
+                )
+            ready = [name for name, p in heard.items() if p.confirmed == digest and name not in left and _recent(p.seen)]
+            missing = sorted(set(roster) - set(ready))
+            if not missing:
+                return
+            if time.monotonic() > until:
+                if len(ready) >= self.setup.quorum:
+                    self.say(f"Beginning without {', '.join(missing)}, who did not confirm.")
+                    return
+                raise Mistake(
+                    f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times['confirm']:.0f} s, "
+                    f"and {self.setup.quorum} are needed: {', '.join(missing)} must join again, then start the host again."
+                )
+            self._tick(f"waiting for {', '.join(missing)} to confirm the fingerprints")
+
+    # ------------------------------------------------------------ the job
+
+    def _run(self) -> dict[str, Any]:
+        results, progress = self.folder / "results", _Progress(self.folder / "progress.jsonl", self.say)
+        (results / "failed.json").unlink(missing_ok=True)
+        self.registry.turn("running")
+        run = self.superlink.run()
+        asked = time.monotonic()
+        while True:
+            if (results / "result.json").exists():
+                progress.read()
+                return json.loads((results / "result.json").read_text())
+            if (results / "failed.json").exists():
+                progress.read()
+                raise Mistake(json.loads((results / "failed.json").read_text())["sentence"])
+            if time.monotonic() - asked > STATUS_SECONDS:
+                asked = time.monotonic()
+                self._check(run)
+            self._tick(progress.read())
+
+    def _check(self, run: str) -> None:
+        if not self.superlink.running:
+            raise Mistake(f"the SuperLink ended: {self.superlink.log} says why; start the host again, and it goes on.")
+        status = self.superlink.status(run)
+        results = self.folder / "results"
+        if status.startswith("finished") and not any((results / name).exists() for name in ("result.json", "failed.json")):
+            raise Mistake(self.superlink.mistake() or f"the run ended as {status}: {self.superlink.log} says why.")
+
+    def _tick(self, line: str) -> None:
+        self.show(self.registry, line)
+        time.sleep(TICK)
+
+
+def _recent(seen: float) -> bool:
+    return time.time() - seen < HERE_SECONDS
+
+
+class _Progress:
+    """What the job writes into progress.jsonl, as sentences."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]):
+        self.path, self.say = path, say
+        self.at = path.stat().st_size if path.exists() else 0
+        self.line = "the job begins"
+
+    def read(self) -> str:
+        if not self.path.exists():
+            return self.line
+        with open(self.path) as file:
+            file.seek(self.at)
+            for text in file:
+                if not text.endswith("\n"):
+                    break
+                self.at += len(text.encode())
+                self._tell(json.loads(text))
+        return self.line
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        step = f"round {told['round'] + 1}, step {told['step']}"
+        if "asked" in told:
+            self.line = f"{step}: {len(told['asked'])} parties at work"
+            return
+        lost = f", no answer from {', '.join(told['missing'])}" if told["missing"] else ""
+        self.line = f"{step}: {len(told['answered'])} answered{lost}"
+        self.say(f"{step}: {len(told['answered'])} answered in {told['seconds']:.1f} s{lost}.")

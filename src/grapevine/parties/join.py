@@ -1,0 +1,380 @@
+"""`grapevine join`: from an invitation to labels. Look at what is asked, agree, make keys, wait for the others, confirm who they
+are, work, take the results, leave. Private keys never leave the party's folder, and nothing leaves it before the party agrees.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grapevine.core.errors import Mistake
+from grapevine.core.store import write_atomically
+from grapevine.crypto.agreement import Identity, fingerprint
+from grapevine.parties.federation import (
+    agreed_method,
+    check_name,
+    check_settings,
+    load_rows,
+    read_rows,
+    read_toml,
+    save_rows,
+    settings_hash,
+    write_toml,
+)
+from grapevine.parties.host import roster_digest
+from grapevine.parties.keys import Token, make_node_key, read_token
+from grapevine.parties.processes import SuperNode, last_lines
+from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
+from grapevine.run.model import lock
+
+if TYPE_CHECKING:
+    from grapevine.jobs.label import Party
+
+TICK = 1.0
+PATIENCE_SECONDS = 60  # for a host that is not there yet
+AWAY_SECONDS = 900  # a host that is not there for so long is given up
+DONE_SECONDS = 60  # or for so long, if this party has what it came for
+RESTARTS = 5  # of a SuperNode that ends by itself
+BEGINNINGS = 3  # of one label job
+
+
+@dataclass
+class Talk:
+    """How `join` speaks with the person at the party."""
+
+    say: Callable[[str], None]
+    ask: Callable[[str], bool]  # a question that is answered yes or no
+    show: Callable[[dict, Party, Any], None]  # what will leave the machine: agreed settings, rows, method
+    line: Callable[[str], None]  # one line about what is going on now
+
+
+def default_home(token: Token) -> Path:
+    return Path.home() / ".grapevine" / check_name(token.federation, "federation") / check_name(token.name)
+
+
+def join(token: str | None, data: str | None, label: str | None, id: str | None, home: Path | None, out: Path | None, talk: Talk,
+         pin: Path | None = None, abstain: float = 0.0) -> Path:  # fmt: skip
+    """Take part in a job to its end; the folder with the results."""
+    invitation = read_token(token) if token else None
+    if invitation is None and home is None:
+        raise Mistake("say the invitation, or with --home the folder of a party that has joined before.")
+    folder = Path(home).expanduser().resolve() if home else default_home(invitation)
+    if out and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
+        raise Mistake(f"{out} exists and is not empty: take another --out.")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o700)
+    with lock(folder / "lock"):
+        if (folder / "party.toml").exists():
+            party = _again(folder, invitation, talk)
+        elif invitation is None:
+            raise Mistake(f"{folder} holds no party: say the invitation.")
+        else:
+            party = _enrol(folder, invitation, data, label, id, talk)
+        return _Stay(folder, party, talk, pin, Path(out) if out else folder / "out", abstain).run()
+
+
+# ---------------------------------------------------------------- agreeing
+
+
+def look(token: Token) -> tuple[HostLink, dict[str, Any]]:
+    """What the host asks for, before anything is made or promised: certificate checked, clock compared, settings read."""
+    link = HostLink(token).check_ca()
+    before = time.time()
+    told = link.call("settings")
+    try:
+        check_clock(float(told["time"]), before, time.time())
+        check_settings(dict(told["agreed"], parties=told["parties"]))
+        same = settings_hash(told["agreed"]) == told["hash"]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise Mistake(f"{link.place} sent settings that are not whole: is it the same version of Grapevine?") from None
+    if not same:
+        raise Mistake(f"{link.place} sent settings that do not have the hash it names: is it the same version of Grapevine?")
+    return link, told
+
+
+def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
+    """The host may be started a little later than the parties."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return call()
+        except Unreachable as problem:
+            if time.monotonic() > until:
+                raise
+            talk.line(f"waiting for the host ({str(problem).split(': ')[0]})")
+            time.sleep(TICK)
+
+
+def _enrol(folder: Path, token: Token, data: str | None, label: str | None, id: str | None, talk: Talk) -> dict[str, Any]:
+    link, told = _patiently(lambda: look(token), talk)
+    table = told["agreed"]
+    method = agreed_method(table)
+    if data is None:
+        raise Mistake("which file holds the rows? Say --data FILE and --label COL.")
+    rows = read_rows(data, label, id, table, token.name)
+    talk.show(dict(table, parties=told["parties"]), rows, method)
+    if not talk.ask(f"Join federation {table['name']} at {link.place} as {token.name}?"):
+        raise Mistake("nothing was sent: you did not agree.")
+    if not (folder / "identity.pem").exists():
+        Identity.generate().save(folder / "identity.pem")
+    identity, node_key = Identity.load(folder / "identity.pem"), make_node_key(folder)
+    save_rows(folder, rows)
+    write_atomically(folder / "ca.crt", link.ca)
+    link.call("enrol", node_key=node_key, identity=identity.public.hex())
+    seed = table.get("seed")
+    party = dict(name=token.name, federation=table["name"], host=link.place, data=str(Path(data).resolve()), label=label, id=id,
+                 seed=secrets.randbits(62) if seed is None else seed, token=token.text(), hash=told["hash"],
+                 agreed=table)  # fmt: skip
+    write_toml(folder / "party.toml", party, secret=True)
+    talk.say(f"Joined as {token.name}. Your fingerprint, for the others to compare: {identity.fingerprint}")
+    return party
+
+
+def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
+    """A party that has joined before, with the keys and rows of that time."""
+    party = read_toml(folder / "party.toml")
+    if "finished" in party:
+        raise Mistake(f"the job of {folder} is finished, its results are in {party['finished']}: a new job takes a new --home.")
+    if token and (token.name, token.federation) != (party["name"], party["federation"]):
+        raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
+    identity = Identity.load(folder / "identity.pem")
+    if token and token.text() != party["token"]:  # the host has invited anew: the same keys once more
+        link, told = _patiently(lambda: look(token), talk)
+        if told["hash"] != party["hash"]:
+            raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
+        link.call("enrol", node_key=make_node_key(folder), identity=identity.public.hex())
+        write_atomically(folder / "ca.crt", link.ca)
+        party = dict(party, token=token.text(), host=link.place)
+        write_toml(folder / "party.toml", party, secret=True)
+    talk.say(f"Back as {party['name']}. Your fingerprint: {identity.fingerprint}")
+    return party
+
+
+# ---------------------------------------------------------------- taking part
+
+
+class _Stay:
+    def __init__(self, folder: Path, party: dict[str, Any], talk: Talk, pin: Path | None, out: Path, abstain: float):
+        self.folder, self.party, self.talk, self.pin, self.out, self.abstain = folder, party, talk, pin, out, abstain
+        self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
+        self.node = SuperNode(folder, party["host"])
+        self.confirmed, self.restarts, self.started = "", 0, False
+        path = folder / "epoch.txt"  # which start of the host this party last worked for
+        self.epoch = path.read_text() if path.exists() else ""
+        self.seen = _lines(folder / "disclosure.jsonl")
+
+    def run(self) -> Path:
+        state, sentence = "left", ""
+        try:
+            return self._until_the_end()
+        except Mistake as mistake:
+            state, sentence = "refused" if not self.confirmed else "left", str(mistake)
+            raise
+        finally:
+            self.node.stop()
+            try:
+                self.link.hear(state, self.confirmed, sentence)
+            except Mistake:
+                pass  # the host has gone: there is nobody to tell
+
+    def _until_the_end(self) -> Path:
+        away = time.monotonic()
+        while True:
+            try:
+                told = self.link.hear("at work" if self.node.running else "here", self.confirmed)
+                away = time.monotonic()
+            except Unreachable as problem:
+                if time.monotonic() - away > DONE_SECONDS and "result" in self._memory():
+                    self.talk.say("The host has gone, and the labels are here already.")
+                    return self._take_results()
+                if time.monotonic() - away > AWAY_SECONDS:
+                    raise
+                self.talk.line(f"the host is away ({str(problem).split(': ')[0]})")
+                time.sleep(TICK)
+                continue
+            if told["hash"] != self.party["hash"]:
+                raise Mistake(f"the host runs other settings than {self.party['name']} agreed to: ask it for a new invitation.")
+            if told["phase"] == "failed":
+                raise Mistake(f"the host stopped: {printable(told['sentence'])}")
+            if told["phase"] == "done":
+                return self._take_results()
+            if told["phase"] == "gathering":
+                self.talk.line(f"waiting for {', '.join(sorted(set(told['parties']) - set(told['here']))) or 'the host'}")
+            else:
+                if told["epoch"] != self.epoch and "result" in self._memory():
+                    self.talk.say("The host was started again, and the labels are here already.")
+                    return self._take_results()
+                self._confirm(told["roster"])
+                self._keep_node_running(told["epoch"])
+                self._tell_progress()
+            time.sleep(TICK)
+
+    def _confirm(self, roster: dict[str, str]) -> None:
+        digest = roster_digest(roster)
+        if self.confirmed == digest:
+            return
+        name = self.party["name"]
+        for other in roster:
+            check_name(other)
+        if roster.get(name) != Identity.load(self.folder / "identity.pem").public.hex():
+            raise Mistake(f"the host's roster does not hold the key of {name} as it is in {self.folder}: ask the host why.")
+        pinned = check_pins(roster, self.folder / "pinned.toml", self.pin)
+        strange = sorted(set(roster) - set(pinned) - {name})
+        if strange:
+            self.talk.say("Compare these fingerprints with the others, by telephone or in person:")
+            for other in sorted(roster):
+                self.talk.say(f"  {other:20} {fingerprint(bytes.fromhex(roster[other]))}{'  (you)' if other == name else ''}")
+            if not self.talk.ask("Are they the same as what the others see?"):
+                raise Mistake("the fingerprints were not confirmed, and nothing was computed.")
+        entries = {
+            other: dict(identity=key, fingerprint=fingerprint(bytes.fromhex(key))) for other, key in sorted(roster.items())
+        }
+        write_toml(self.folder / "pinned.toml", entries)
+        self.confirmed = digest
+
+    def _keep_node_running(self, epoch: str) -> None:
+        """A node for this SuperLink: a new one when the host was started again, or when the node ended by itself."""
+        if epoch != self.epoch:
+            if self.epoch:
+                self.talk.say("The host was started again: connecting anew.")
+            self.node.stop()
+            self._begin_again()
+            write_atomically(self.folder / "epoch.txt", epoch.encode())
+            self.started = False
+        elif self.started and not self.node.running:
+            self.restarts += 1
+            if self.restarts > RESTARTS:
+                raise Mistake(
+                    f"the SuperNode ended {self.restarts} times: {self.node.log} says why ({last_lines(self.node.log, 1)[:200]})."
+                )
+            time.sleep(min(2**self.restarts, 10))
+        if not self.node.running:
+            self.node.start()
+        self.epoch, self.started = epoch, True
+
+    def _begin_again(self) -> None:
+        """A label job that was broken off can only begin anew, and shows the host another set of distances between the same rows.
+        How often it may is for the party to say, not for the host: a host that wants more could break off on purpose."""
+        if "classes" not in self._memory() or self.party["agreed"]["job"] != "label":
+            return
+        count = self.party.get("beginnings", 1)
+        if count >= BEGINNINGS:
+            raise Mistake(f"the host has begun this job {count} times and never ended it: ask it why, and start a new one.")
+        if not self.talk.ask("The job was broken off. Let it begin anew, which shows the host such distances once more?"):
+            raise Mistake("the job was not begun anew: you did not agree.")
+        self.party = dict(self.party, beginnings=count + 1)
+        write_toml(self.folder / "party.toml", self.party, secret=True)
+        shutil.rmtree(self.folder / "memory", ignore_errors=True)
+        (self.folder / "memory.json").unlink(missing_ok=True)
+
+    def _tell_progress(self) -> None:
+        lines = _lines(self.folder / "disclosure.jsonl")
+        for line in lines[len(self.seen) :]:
+            self.talk.say(f"Sent: step {line['step']}, {line['field']}, {line['bytes']} bytes ({line['reveals']}).")
+        self.seen = lines
+        self.talk.line("at work")
+
+    # ------------------------------------------------------------ the end
+
+    def _take_results(self) -> Path:
+        self._tell_progress()
+        self.node.stop()
+        beside = self.out.with_name(f".writing-{os.getpid()}-{self.out.name}")
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            if self.party["agreed"]["job"] == "label":
+                self._write_labels(beside)
+            else:
+                self._write_model(beside)
+            if self.out.exists():
+                self.out.rmdir()  # it is empty, or it was refused at the beginning
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(beside, self.out)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        # The keys of this job end with it: who steals the identity later cannot open what was sent. So does the copy of the rows.
+        shutil.rmtree(self.folder / "memory", ignore_errors=True)
+        for name in ("memory.json", "rows.npy", "rows.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        write_toml(self.folder / "party.toml", dict(self.party, finished=str(self.out.resolve())), secret=True)
+        return self.out
+
+    def _memory(self) -> dict[str, str]:
+        """The names of what the steps keep here, with their hashes."""
+        path = self.folder / "memory.json"
+        return json.loads(path.read_text())["now"] if path.exists() else {}
+
+    def _write_labels(self, out: Path) -> None:
+        from grapevine.core import Client
+        from grapevine.core.store import FileStore, Memory
+        from grapevine.jobs.label import _party_labels, write_party
+
+        manifest = self._memory()
+        if "result" not in manifest:
+            raise Mistake(f"the job ended without {self.party['name']}, which was lost on the way: {self.node.log} may say why.")
+        rows, method = load_rows(self.folder), agreed_method(self.party["agreed"])
+        client = Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
+        write_party(out, _party_labels(rows, client, method, self.abstain, self.seen, True))
+
+    def _write_model(self, out: Path) -> None:
+        """The host's model with this party's own scaling, for `grapevine predict`."""
+        out.mkdir(parents=True)
+        (out / "disclosure.jsonl").write_text("".join(json.dumps(line) + "\n" for line in self.seen))
+        try:
+            data = self.link.fetch_model()
+        except Refused:
+            return  # a method whose models stay at the parties
+        (out / "model.safetensors").write_bytes(data)
+        adopt_model(out / "model.safetensors", self.party["agreed"], load_rows(self.folder).x)
+
+
+def adopt_model(path: Path, table: dict[str, Any], x: Any) -> None:
+    """Check that a model is of the agreed kind before anything is built from it, and put this party's scaling in."""
+    from dataclasses import replace
+
+    from safetensors import SafetensorError, safe_open
+
+    from grapevine.parties.federation import own_scale
+    from grapevine.run.model import Model, save_model
+
+    try:
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["grapevine"])
+        wanted = dict(method=table["method"], model=table["model"], shape=[len(table["features"])], classes=table["classes"])
+        same = all(about.get(key) == value for key, value in wanted.items())
+    except (SafetensorError, KeyError, ValueError, TypeError):
+        same = False
+    if not same:
+        path.unlink()
+        raise Mistake("the host sent something that is not the agreed model: ask it what happened.")
+    model = Model.load(path.parent)
+    save_model(path, replace(model, scale=own_scale(x, table)), about["model"], about["norm"], about["seed"])
+
+
+def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:
+    """The identities that were confirmed before, by name. One that has changed stops everything."""
+    pinned: dict[str, str] = {}
+    for path in files:
+        for name, entry in (read_toml(path) if path and path.exists() else {}).items():
+            before, now = entry["identity"], roster.get(name)
+            if now is not None and now != before:
+                raise Mistake(
+                    f"the key of {name} has changed from {fingerprint(bytes.fromhex(before))} to "
+                    f"{fingerprint(bytes.fromhex(now))}: ask {name} in person, and if the new one is theirs, take [{name}] "
+                    f"out of {path} and join again."
+                )
+            pinned[name] = before
+    return pinned
+
+
+def _lines(path: Path) -> list[dict]:
+    """Whole lines: another process may be writing the last one."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

@@ -1,0 +1,285 @@
+"""Flower's processes: the host's SuperLink, a party's SuperNode, and the commands given to them. Nothing here imports flwr.
+
+Every process is started through a watcher (this file as a program) that holds one end of a pipe. When its starter ends, however
+it ends, the pipe closes and the watcher stops the process and all that it started: nothing is left behind, no port stays taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from grapevine.core.errors import Mistake
+from grapevine.parties import warm
+
+START_SECONDS = 90  # for the SuperLink to listen; it imports a lot, and the machine may be busy
+COMMAND_SECONDS = 120  # for one `flwr` command
+STOP_SECONDS = 8  # for a process to end by itself once it is told
+
+
+# ---------------------------------------------------------------- processes and their children
+
+
+def children(pid: int) -> list[int]:
+    """All that descend from a process. Flower puts its helpers in sessions of their own, so killing a group would miss them."""
+    table: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        table.setdefault(parent, []).append(child)
+    found, queue = [], [pid]
+    while queue:
+        for child in table.get(queue.pop(0), []):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def _parents() -> list[tuple[int, int]]:
+    if not Path("/proc/self/stat").exists():
+        text = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, timeout=10).stdout
+        return [tuple(map(int, line.split())) for line in text.splitlines() if len(line.split()) == 2]
+    pairs = []
+    for name in os.listdir("/proc"):
+        try:
+            # "pid (command) state ppid …": the command may hold spaces and brackets, so count from its end.
+            pairs.append((int(name), int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])))
+        except (ValueError, OSError):
+            continue
+    return pairs
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z"
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def stop_tree(process: subprocess.Popen, seconds: float = STOP_SECONDS) -> None:
+    """End a process and everything under it: asked first, killed after `seconds`."""
+    if os.name == "nt":
+        subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, timeout=30)
+        process.wait(timeout=30)
+        return
+    family = [process.pid, *children(process.pid)]
+    _signal([process.pid], signal.SIGTERM)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and (process.poll() is None or any(alive(pid) for pid in family[1:])):
+        family += [pid for pid in children(process.pid) if pid not in family]
+        time.sleep(0.1)
+    _signal([pid for pid in family if pid == process.pid or alive(pid)], signal.SIGKILL)
+    process.wait(timeout=30)
+
+
+def _signal(pids: Sequence[int], which: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, which)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def start(command: Sequence[str], env: dict[str, str], log: Path) -> subprocess.Popen:
+    """A process under a watcher, its output in `log`. Closing its stdin stops it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as out:
+        watcher = [sys.executable, "-m", "grapevine.parties.processes", *command]
+        # A session of its own: Ctrl-C in the terminal is the starter's to handle.
+        return subprocess.Popen(watcher, env=env, cwd=log.parent, stdin=subprocess.PIPE, stdout=out, stderr=out,
+                                start_new_session=True)  # fmt: skip
+
+
+def stop(process: subprocess.Popen | None) -> None:
+    """Stop what `start` started, and wait for it."""
+    if process is None:
+        return
+    if process.stdin and not process.stdin.closed:
+        process.stdin.close()
+    try:
+        process.wait(timeout=STOP_SECONDS + 10)
+    except subprocess.TimeoutExpired:
+        stop_tree(process)
+
+
+def watch(command: Sequence[str], pipe: IO[bytes]) -> int:
+    """Run a command until it ends, the pipe is closed, or this process is told to end."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    ended = threading.Event()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, lambda *_: ended.set())
+    threading.Thread(target=lambda: (pipe.read(), ended.set()), daemon=True).start()
+    while process.poll() is None and not ended.wait(0.1):
+        pass
+    stop_tree(process) if process.poll() is None else None
+    return process.returncode
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.bind((host, 0))
+        return sock.getsockname()[1]
+
+
+def port_is_free(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def last_lines(log: Path, count: int = 5) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(line for line in lines[-count:] if line.strip())
+
+
+# ---------------------------------------------------------------- Flower's processes
+
+
+def environment(home: Path) -> dict[str, str]:
+    try:
+        from grapevine.parties import flower
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flwr":
+            raise
+        raise Mistake("real parties need Flower: pip install 'grapevine-fl[flower]'.") from None
+    home.mkdir(parents=True, exist_ok=True)
+    return flower.environment(home)
+
+
+class SuperLink:
+    """The host's SuperLink. It listens on loopback alone; `gate.Gate` is what parties reach."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.port = Path(folder).resolve(), free_port()
+        self.log = self.folder / "log" / "superlink.txt"
+        self.env = environment(self.folder / "flower")
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> SuperLink:
+        where = self.folder
+        self._process = start(
+            warm.command(
+                "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth",
+                "--disable-runtime-dependency-installation", "--ssl-ca-certfile", str(where / "ca.crt"), "--ssl-certfile",
+                str(where / "server.pem"), "--ssl-keyfile", str(where / "server.key"),
+            ),
+            self.env, self.log,
+        )  # fmt: skip
+        config = f'[superlink]\ndefault = "host"\n[superlink.host]\naddress = "127.0.0.1:{self.port}"\n'
+        config += f"root-certificates = {json.dumps(str(where / 'ca.crt'))}\n"
+        (where / "flower" / "config.toml").write_text(config)
+        until = time.monotonic() + START_SECONDS
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > until:
+                self.stop()
+                raise Mistake(f"the SuperLink did not start: {self.log} says why ({last_lines(self.log, 1)[:200]}).")
+            time.sleep(0.2)
+        return self
+
+    def _listens(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=2).close()
+        except OSError:
+            return False
+        return True
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def register(self, name: str, node_key: str) -> None:
+        """Let a node with this key in. Once per key and SuperLink."""
+        path = self.folder / "flower" / f"{name}.pub"
+        path.write_text(node_key + "\n")
+        self._command("supernode", "register", str(path), "host", "--name", name)
+
+    def run(self) -> str:
+        """Start the job; the run's id."""
+        from grapevine.parties.flower import write_app
+
+        app = write_app(self.folder / "flower" / "app")
+        config = f"federation-folder={json.dumps(str(self.folder))}"
+        return str(self._command("run", str(app), "host", "--run-config", config)["run-id"])
+
+    def status(self, run: str) -> str:
+        """As Flower says it: pending, running, finished:completed, finished:failed, …"""
+        told = self._command("list", "host", "--run-id", run)
+        return str(told["runs"][0]["status"]) if told.get("runs") else "unknown"
+
+    def mistake(self) -> str | None:
+        """The last sentence that the host's program stopped with."""
+        found = re.findall(r"Mistake: (.+)", self.log.read_text(errors="replace")) if self.log.exists() else []
+        return found[-1].strip() if found else None
+
+    def _command(self, *words: str) -> dict[str, Any]:
+        try:
+            done = subprocess.run(["flwr", *words, "--format", "json"], env=self.env, capture_output=True, text=True,
+                                  timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL, cwd=self.log.parent)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise Mistake(f"`flwr {words[0]}` took longer than {COMMAND_SECONDS} s: is the machine overloaded?") from None
+        try:
+            told = json.loads(done.stdout)
+        except ValueError:
+            told = {}
+        if done.returncode or not told.get("success"):
+            why = told.get("error-message") or done.stderr.strip().splitlines()[-1:] or "no reason given"
+            raise Mistake(f"`flwr {' '.join(words[:2])}` failed ({why}): {self.log} may say more.")
+        return told
+
+    def stop(self) -> None:
+        stop(self._process)
+        self._process = None
+
+
+class SuperNode:
+    """A party's SuperNode: one connection out to the host, and a port on loopback for the processes it starts."""
+
+    def __init__(self, folder: Path, place: str):
+        self.folder, self.place = Path(folder).resolve(), place
+        self.log = self.folder / "log" / "supernode.txt"
+        self.env = environment(self.folder / "flower")
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> SuperNode:
+        where = self.folder
+        self._process = start(
+            warm.command(
+                "flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
+                "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
+                "--node-config", f"party-folder={json.dumps(str(where))}",
+            ),
+            self.env, self.log,
+        )  # fmt: skip
+        return self
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        stop(self._process)
+        self._process = None
+
+
+if __name__ == "__main__":
+    sys.exit(watch(sys.argv[1:], sys.stdin.buffer))

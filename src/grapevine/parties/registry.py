@@ -1,0 +1,353 @@
+"""Joining: the host's books of invitations, keys and who is here (`Registry`), and a party's line to the host (`HostLink`).
+
+    party → host    ca        nothing                                   ← the certificate authority; its hash must be the token's
+                    settings  name, secret                              ← what all agree on, before any key is made
+                    enrol     name, secret, node key, identity          ← nothing; a second time only with the same keys
+                    here      name, secret, which process, what it did  ← phase, who is here, the closed roster, the host's clock
+                    model     name, secret                              ← the model of a finished training job
+
+All but `ca` over TLS that the token's fingerprint authenticates. The secret is good for one enrolment; afterwards it only says
+which party is asking. Messages are small JSON; a refusal is a sentence.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.client
+import json
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from grapevine import __version__
+from grapevine.core.errors import Mistake
+from grapevine.crypto.agreement import PUBLIC_BYTES, fingerprint
+from grapevine.parties.federation import agreed, check_name, read_toml, settings_hash, write_toml
+from grapevine.parties.keys import Token, ca_fingerprint, check_node_key, new_secret, secret_hash
+
+TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
+HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
+CALL_SECONDS = 15  # for one call of a party
+REPLY_BYTES = 2**20  # of a reply of the host
+MODEL_BYTES = 2**31
+MODEL_SECONDS = 600  # for a party to fetch the model
+AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
+STATES = ("here", "at work", "left", "refused")
+PHASES = ("gathering", "confirming", "running", "done", "failed")
+
+
+class Refused(Mistake):
+    """A request of a party that the host does not grant, with the status of the reply."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass
+class Presence:
+    """What a party has last said."""
+
+    seen: float = 0.0
+    process: str = ""
+    state: str = ""
+    confirmed: str = ""
+    sentence: str = ""
+
+
+@dataclass
+class Registry:
+    """The host's books: federation.toml, invitations.toml and roster.toml on disk, and who is here in memory."""
+
+    folder: Path
+    phase: str = "gathering"
+    sentence: str = ""
+    epoch: str = field(default_factory=lambda: secrets.token_hex(8))  # another one says that the host was started again
+    here: dict[str, Presence] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    # ------------------------------------------------------------ on disk
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return read_toml(self.folder / "federation.toml")
+
+    def roster(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / "roster.toml"
+        return read_toml(path) if path.exists() else {}
+
+    def invitations(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / "invitations.toml"
+        return read_toml(path) if path.exists() else {}
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One process and one thread at a time: `grapevine host --invite` runs beside the host."""
+        from grapevine.run.model import lock
+
+        with self._lock:
+            for attempt in range(50):
+                try:
+                    held = lock(self.folder / "books.lock")
+                    break
+                except Mistake:
+                    if attempt == 49:
+                        raise
+                    time.sleep(0.1)
+            with held:
+                yield
+
+    # ------------------------------------------------------------ invitations
+
+    def invite(self, name: str, again: bool = False) -> Token:
+        """A token for one party. `again` forgets keys that the party has lost: all others must confirm the new ones."""
+        check_name(name)
+        with self._changing():
+            table, roster, invitations = self.table, self.roster(), self.invitations()
+            if name in roster and not again:
+                raise Mistake(
+                    f"{name} has joined (fingerprint {roster[name]['fingerprint']}): it goes on with `grapevine join --home`, "
+                    "and if it lost its keys, say --again."
+                )
+            if name not in table["parties"]:
+                write_toml(self.folder / "federation.toml", dict(table, parties=sorted([*table["parties"], name])))
+            secret = new_secret()
+            invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)
+            write_toml(self.folder / "invitations.toml", invitations, secret=True)
+            if roster.pop(name, None):
+                write_toml(self.folder / "roster.toml", roster)
+        ca = ca_fingerprint((self.folder / "ca.crt").read_bytes())
+        return Token(table["address"], table["port"], table["name"], name, ca, secret)
+
+    def _known(self, name: str, secret: bytes) -> dict[str, Any]:
+        invitation = self.invitations().get(name)
+        if invitation is None or not hmac.compare_digest(invitation["hash"], secret_hash(secret)):
+            raise Refused(
+                403, f"this is no invitation of '{name}' that holds: ask the host for `grapevine host --invite {name}`."
+            )
+        if name not in self.roster() and time.time() > invitation["expires"]:
+            raise Refused(
+                403, f"the invitation of '{name}' is older than {TOKEN_SECONDS // 86400} days: ask the host for another."
+            )
+        return invitation
+
+    # ------------------------------------------------------------ what parties ask for
+
+    def settings(self, name: str, secret: bytes) -> dict[str, Any]:
+        self._known(name, secret)
+        table = self.table
+        return dict(agreed=agreed(table), hash=settings_hash(table), parties=sorted(table["parties"]), time=time.time(),
+                    version=__version__)  # fmt: skip
+
+    def enrol(self, name: str, secret: bytes, node_key: str, identity: str) -> dict[str, Any]:
+        """Take down a party's public keys, once. The same keys again are no harm: the first reply may have been lost."""
+        self._known(name, secret)
+        node_key, public = check_node_key(node_key), _identity(identity)
+        with self._changing():
+            roster = self.roster()
+            entry = dict(node_key=node_key, identity=public.hex(), fingerprint=fingerprint(public))
+            if name in roster:
+                if {key: roster[name][key] for key in entry} == entry:
+                    return {}
+                raise Refused(
+                    409,
+                    f"the invitation of '{name}' was used before, by the party with fingerprint {roster[name]['fingerprint']}: "
+                    "if that was you, say --home of that time; if not, warn the host, who can invite again.",
+                )
+            if self.phase != "gathering":
+                raise Refused(409, f"federation {self.table['name']} has begun without '{name}': wait for the next job.")
+            for other, theirs in roster.items():
+                if theirs["identity"] == entry["identity"] or theirs["node_key"] == node_key:
+                    raise Refused(409, f"'{other}' has this key already: every party makes its own, in a folder of its own.")
+            roster[name] = entry
+            write_toml(self.folder / "roster.toml", roster)
+        return {}
+
+    def hear(self, name: str, secret: bytes, process: str, state: str, confirmed: str, sentence: str) -> dict[str, Any]:
+        """A sign of life, and what the party has to know in return."""
+        self._known(name, secret)
+        if state not in STATES:
+            raise Refused(400, f"'state' is one of {', '.join(STATES)}.")
+        if name not in self.roster():
+            raise Refused(409, f"'{name}' has not joined yet: run `grapevine join` with the invitation.")
+        with self._lock:
+            old = self.here.get(name)
+            if (
+                old
+                and old.process not in ("", process)
+                and old.state not in ("left", "refused")
+                and time.time() - old.seen < HERE_SECONDS
+            ):
+                raise Refused(409, f"'{name}' is here already from another process: stop that one, or wait {HERE_SECONDS} s.")
+            self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
+            return self.view()
+
+    def view(self) -> dict[str, Any]:
+        roster, table = self.roster(), self.table
+        now = time.time()
+        present = [name for name, p in self.here.items() if now - p.seen < HERE_SECONDS and p.state != "left"]
+        told = dict(phase=self.phase, sentence=self.sentence, epoch=self.epoch, parties=sorted(table["parties"]),
+                    joined=sorted(roster), here=sorted(present), hash=settings_hash(table), time=now)  # fmt: skip
+        if self.phase != "gathering":
+            told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
+        return told
+
+    def model(self, name: str, secret: bytes) -> Path:
+        self._known(name, secret)
+        path = self.folder / "results" / "model.safetensors"
+        if self.phase != "done" or not path.exists():
+            raise Refused(404, "there is no model yet.")
+        with self._lock:  # it says nothing while it fetches, and is not to be taken for gone
+            self.here[name] = replace(self.here.get(name, Presence()), state="at work", seen=time.time() + MODEL_SECONDS)
+        return path
+
+    # ------------------------------------------------------------ what the host does
+
+    def present(self) -> list[str]:
+        with self._lock:
+            return self.view()["here"]
+
+    def close(self, names: list[str]) -> None:
+        """Nobody joins from now on; `names` take part."""
+        with self._changing():
+            roster = {name: dict(entry, **{"in": name in names}) for name, entry in self.roster().items()}
+            write_toml(self.folder / "roster.toml", roster)
+            self.phase = "confirming"
+
+    def turn(self, phase: str, sentence: str = "") -> None:
+        assert phase in PHASES
+        with self._lock:
+            self.phase, self.sentence = phase, sentence
+
+
+def _identity(text: str) -> bytes:
+    try:
+        public = bytes.fromhex(text)
+    except ValueError:
+        public = b""
+    if len(public) != PUBLIC_BYTES:
+        raise Refused(400, f"the identity is not a public key of {PUBLIC_BYTES} bytes in hex: let `grapevine join` make it.")
+    return public
+
+
+# ---------------------------------------------------------------- a party's line to the host
+
+
+@dataclass(frozen=True)
+class HostLink:
+    """Calls to the host of a token. `ca` is its certificate authority, once it has been checked."""
+
+    token: Token
+    ca: bytes = b""
+    process: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def place(self) -> str:
+        return f"{self.token.address}:{self.token.port}"
+
+    def check_ca(self) -> HostLink:
+        """Fetch the certificate authority and compare it with the invitation's fingerprint: whoever is in between has another."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent, and what comes is compared
+        pem = self._request(context, "GET", "ca", b"", 2**16)
+        found = ca_fingerprint(pem)
+        if not hmac.compare_digest(found, self.token.ca):
+            raise Mistake(
+                f"{self.place} shows the certificate authority {short(found)}, and the invitation names {short(self.token.ca)}: "
+                "somebody may be in between, or the host's folder was made anew; ask the host for a new invitation."
+            )
+        return replace(self, ca=pem)
+
+    def call(self, what: str, **payload: Any) -> dict[str, Any]:
+        """A request and its reply. A refusal of the host is a `Mistake` with the host's sentence."""
+        body = json.dumps(dict(payload, name=self.token.name, secret=self.token.secret.hex())).encode()
+        try:
+            reply = json.loads(self._request(self._context(), "POST", what, body, REPLY_BYTES))
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise Mistake(f"{self.place} answered with something that is no reply: check the address in the invitation.")
+        return reply
+
+    def hear(self, state: str, confirmed: str = "", sentence: str = "") -> dict[str, Any]:
+        return self.call("here", process=self.process, state=state, confirmed=confirmed, sentence=sentence)
+
+    def fetch_model(self) -> bytes:
+        body = json.dumps(dict(name=self.token.name, secret=self.token.secret.hex())).encode()
+        return self._request(self._context(), "POST", "model", body, MODEL_BYTES)
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name and the chain, and knows this authority alone
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=self.ca.decode("ascii"))
+        return context
+
+    def _request(self, context: ssl.SSLContext, verb: str, what: str, body: bytes, limit: int) -> bytes:
+        connection = http.client.HTTPSConnection(self.token.address, self.token.port, timeout=CALL_SECONDS, context=context)
+        try:
+            connection.request(verb, f"/v1/grapevine/{what}", body, {"content-type": "application/json"})
+            response = connection.getresponse()
+            data = response.read(limit + 1)
+        except ssl.SSLCertVerificationError as error:
+            raise Mistake(
+                f"{self.place} cannot prove who it is ({error.verify_message}): check the invitation and the clock."
+            ) from None
+        except socket.gaierror:
+            raise Mistake(f"the name {self.token.address} is not known here: check the network and DNS.") from None
+        except TimeoutError:
+            raise Unreachable(
+                f"{self.place} does not answer within {CALL_SECONDS} s: is the port open in every firewall?"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"{self.place} cannot be reached ({_why(error)}): is `grapevine host` running there?") from None
+        finally:
+            connection.close()
+        if len(data) > limit:
+            raise Mistake(f"{self.place} sent more than {limit} bytes: check the address in the invitation.")
+        if response.status != 200:
+            raise Refused(response.status, _sentence(data, response.status, self.place))
+        return data
+
+
+class Unreachable(Mistake):
+    """The host is not there now. It may be later."""
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _sentence(data: bytes, status: int, place: str) -> str:
+    """The host's sentence, if there is one."""
+    try:
+        text = json.loads(data)["error"]
+        if isinstance(text, str):
+            return printable(text)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return f"{place} answered with status {status}: check the address in the invitation."
+
+
+def printable(text: str, most: int = 600) -> str:
+    """What the other side wrote, for a terminal: no control characters, and not a page."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
+def short(hash: str) -> str:
+    return " ".join(hash[:16].upper()[i : i + 4] for i in range(0, 16, 4)) + " …"
+
+
+def check_clock(theirs: float, before: float, after: float) -> float:
+    """Seconds that this clock is ahead of the host's; a `Mistake` if it is off by more than Flower lets pass."""
+    ahead = (before + after) / 2 - theirs
+    if ahead > AHEAD + (after - before) or ahead < -BEHIND:
+        way = "ahead of" if ahead > 0 else "behind"
+        raise Mistake(f"this machine's clock is {abs(ahead):.0f} s {way} the host's: set both by NTP (timedatectl set-ntp true).")
+    return ahead

@@ -1,0 +1,214 @@
+"""An experiment on Flower's Ray simulation: the driver in one process, clients' steps in as many as there are cores or machines.
+
+`grapevine train … --runtime flower-sim`. Driver and workers each build method and split from the job, which is the flags of the
+command. Clients' memory lies in the run's folder, which all of them must see. The bits are those of `--runtime local`.
+
+    command ── flwr run ── driver: Experiment with `Workers` for its simulation ── Flower, Ray ── worker: `work`
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grapevine.core.errors import Mistake
+
+if TYPE_CHECKING:
+    from grapevine.core import Transport
+    from grapevine.run.driver import Experiment, Progress
+    from grapevine.run.simulate import Simulation
+
+FIELDS = ("model", "norm", "rounds", "per_round", "workers", "device", "evaluate_every", "patience", "latent")
+START_SECONDS = 300  # until the driver runs: Ray takes its time
+
+
+# ---------------------------------------------------------------- the command's side
+
+
+def job(method: str, settings: dict[str, str], flags: dict[str, Any], seed: int, out: str, resume: bool) -> dict[str, Any]:
+    """What driver and workers build the experiment from."""
+    return dict(method=method, settings=settings, flags=flags, seed=seed, out=str(Path(out).resolve()), resume=resume,
+                folder=os.getcwd())  # fmt: skip
+
+
+def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
+    """Run the job to its end; its results are then in its folder. Ctrl-C stops all processes."""
+    if importlib.util.find_spec("ray") is None:
+        raise Mistake("--runtime flower-sim needs Ray: pip install 'flwr[simulation]==1.41.0', or say --runtime local.")
+    from grapevine.parties import processes
+
+    home = Path(tempfile.mkdtemp(prefix="gv-"))  # short: Ray's sockets lie in it
+    (home / "job.json").write_text(json.dumps(job))
+    port, env = processes.free_port(), dict(processes.environment(home / "flower"), RAY_TMPDIR=str(home))
+    link = processes.start(
+        ["flower-superlink", "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port),
+         "--disable-runtime-dependency-installation"], env, home / "log.txt",
+    )  # fmt: skip
+    try:
+        _submit(home, port, env, clients, job["flags"])
+        _follow(home, link, job, progress)
+    finally:
+        processes.stop(link)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dict[str, Any]) -> None:
+    import subprocess
+
+    from grapevine.parties.flower import write_app
+
+    app = write_app(home / "flower" / "app")
+    (home / "flower" / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+    config = f"num-supernodes={clients} client-resources-num-cpus=1"
+    if "RAY_ADDRESS" not in os.environ:  # else the cluster that is there says how many cores it has
+        config += f" init-args-num-cpus={flags['workers']}"
+    if str(flags["device"]).startswith("cuda"):
+        config += " client-resources-num-gpus=1.0"
+    words = ["flwr", "run", str(app), "here", "--federation-config", config, "--run-config",
+             f"experiment-folder={json.dumps(str(home))}", "--format", "json"]  # fmt: skip
+    until, told = time.monotonic() + START_SECONDS, ""
+    while time.monotonic() < until:  # the SuperLink may not listen yet
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=START_SECONDS, stdin=subprocess.DEVNULL)
+        told = (done.stdout + done.stderr).strip()
+        if '"success": true' in told:  # the exit code is 0 also when it failed
+            return
+        time.sleep(1)
+    raise Mistake(f"Flower's simulation did not start within {START_SECONDS} s ({told[-200:]}): say --runtime local.")
+
+
+def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> None:
+    """Tell how far it is until it has ended, well or not."""
+    from grapevine.core import StepError
+    from grapevine.parties.processes import alive
+
+    began, ended, told, until = home / "began", home / "ended.json", 0, time.monotonic() + START_SECONDS
+    while True:
+        over = ended.exists()
+        gone = not alive(int(began.read_text())) if began.exists() else time.monotonic() > until
+        if not over and (gone or link.poll() is not None) and not ended.exists():
+            raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
+        lines = _whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
+        for line in map(json.loads, lines[told:]):
+            progress(line["round"], job["flags"]["rounds"], line)
+        told = len(lines)
+        if over:
+            break
+        time.sleep(0.2)
+    how = json.loads(ended.read_text())
+    if how["kind"]:
+        raise (StepError if how["kind"] == "StepError" else Mistake)(how["sentence"])
+
+
+def _whole_lines(path: Path) -> list[str]:
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+# ---------------------------------------------------------------- driver and workers
+
+
+def experiment(job: dict[str, Any], simulation: Callable[..., Simulation] | None = None) -> Experiment:
+    from grapevine import methods
+    from grapevine.cli.main import make_split
+    from grapevine.core import with_settings
+    from grapevine.run.driver import Experiment
+
+    os.chdir(job["folder"])  # a data file may have been named from there
+    method = with_settings(methods.find(job["method"]), job["settings"])
+    more = {} if simulation is None else dict(simulation=simulation)
+    return Experiment(method, make_split(job["flags"], job["seed"]), seed=job["seed"], out=job["out"], **more,
+                      **{name: job["flags"][name] for name in FIELDS})  # fmt: skip
+
+
+def drive(home: Path, connect: Callable[[int], Transport]) -> None:
+    """The driver's process: run the experiment, and say how it ended."""
+    from grapevine.core import StepError
+    from grapevine.core.store import write_atomically
+
+    job = json.loads((home / "job.json").read_text())
+    ended = dict(kind="", sentence="")
+    try:
+        made = experiment(job, partial(_workers, home, connect))
+        write_atomically(home / "began", str(os.getpid()).encode())
+        made.run(job["resume"])
+    except (Mistake, StepError) as error:
+        ended = dict(kind=type(error).__name__, sentence=str(error))
+    except Exception as error:
+        ended = dict(kind=type(error).__name__, sentence=f"the driver failed with {type(error).__name__}: {error}")
+        raise
+    finally:
+        write_atomically(home / "ended.json", json.dumps(ended).encode())
+
+
+def _workers(home: Path, connect: Callable[[int], Transport], *args: Any) -> Simulation:
+    """`simulate.Simulation` for the driver, with its exchanges carried to the workers."""
+    from grapevine.core import Id, StepError, wire
+    from grapevine.core.store import write_atomically
+    from grapevine.crypto.agreement import Identity
+    from grapevine.crypto.stream import fresh_secret
+    from grapevine.run.simulate import Simulation
+
+    class Workers(Simulation):
+        def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+            asked = {id: dict(client=id, memory=self.manifests.get(id, {}), payload=payload) for id, payload in requests.items()}
+            answers = carrier.exchange(step, asked, round)
+            for id in requests:
+                if id not in answers or "failed" in answers[id]:
+                    why = answers[id]["failed"] if id in answers else f"client {id}, step {step}, round {round}: no answer"
+                    raise StepError(why)
+                self.manifests[id] = answers[id]["memory"]
+                self.flops += answers[id]["flops"]
+                self.add_judged(answers[id]["judged"])
+            return {id: answers[id]["reply"] for id in requests}
+
+    simulation = Workers(*args)
+    carrier = connect(len(simulation.data))
+    # Clients' identities as the workers will have them. They guard nothing: all of this is one user's simulation.
+    secrets = {id: fresh_secret() for id in simulation.data}
+    simulation.identities = {id: Identity(secret) for id, secret in secrets.items()}
+    write_atomically(home / "identities", wire.encode(secrets))
+    return simulation
+
+
+_worker: dict[Path, Simulation] = {}  # a worker lives on: it builds the experiment once
+
+
+def work(home: Path, request: dict) -> dict:
+    """A worker's process: one step of one client. An error is told in full; the driver then stops the run."""
+    from grapevine.core import StepError
+
+    asked = request["payload"]
+    id, step, round = asked["client"], request["step"], request["round"]
+    try:
+        simulation = _worker.get(home) or _worker.setdefault(home, _build(home))
+        simulation.manifests[id] = asked["memory"]
+        before = simulation.flops
+        reply = simulation.exchange(step, {id: asked["payload"]}, round)[id]
+    except StepError as error:
+        return dict(failed=str(error))
+    except Exception as error:
+        return dict(failed=f"client {id}, step {step}, round {round}: {type(error).__name__}: {error}")
+    return dict(reply=reply, memory=simulation.manifests[id], flops=simulation.flops - before, judged=simulation.take_judged())
+
+
+def _build(home: Path) -> Simulation:
+    from grapevine.core import party_name, wire
+    from grapevine.core.store import FileStore
+    from grapevine.crypto.agreement import Identity
+    from grapevine.run.driver import model_source
+    from grapevine.run.simulate import Simulation
+
+    e = experiment(json.loads((home / "job.json").read_text()))
+    data = {i: e.split.client(i, e.device) for i in range(len(e.split.parts))}
+    store = FileStore(Path(e.out) / "checkpoint" / "objects")
+    made = Simulation(e.method, data, model_source(e), e.seed, store=store, truth=lambda i: e.split.client_truth(i)[1])
+    made.identities = {id: Identity(secret) for id, secret in wire.decode((home / "identities").read_bytes()).items()}
+    made.pinned = {party_name(id): identity.public for id, identity in made.identities.items()}
+    return made

@@ -1,0 +1,153 @@
+"""Finished runs: the saved model, predicting with it, and the lock of a folder that is being worked in."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from grapevine.core import Method, with_settings
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import Scale
+from grapevine.learn import networks as models
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model with all it needs to predict: the method's predictor, its numbers, class names and scaling."""
+
+    method: Method
+    network: models.Network
+    shared: dict
+    classes: tuple[str, ...]
+    scale: Scale
+    shape: tuple[int, ...]
+    features: tuple[str, ...] = ()
+
+    def predict_proba(self, X: Any, batch: int = 1000) -> np.ndarray:
+        """Class probabilities of rows given as they were in the data set (pixels 0–255, raw features)."""
+        x = X if isinstance(X, Tensor) else torch.from_numpy(np.asarray(X))
+        if tuple(x.shape[1:]) != self.shape:
+            raise Mistake(f"rows of shape {tuple(x.shape[1:])} do not fit this model: it was trained on {self.shape}.")
+        device = next(self.network.parameters()).device
+        predict = self.method.predictor(self.network, self.shared)
+        with torch.no_grad():
+            pieces = [predict(self.scale(piece).to(device)).cpu() for piece in x.split(batch)]
+        return torch.cat(pieces).numpy() if pieces else np.empty((0, len(self.classes)), np.float32)
+
+    def predict(self, X: Any) -> list[str]:
+        return [self.classes[i] for i in self.predict_proba(X).argmax(1)]
+
+    @classmethod
+    def load(cls, folder: str | Path, method: str | None = None) -> Model:
+        """The model of a finished run. `method`: path/to/file.py:Class, for a method that is in no table."""
+        path = Path(folder) / "model.safetensors"
+        if not path.exists():
+            raise Mistake(f"{folder} holds no model.safetensors: is it the folder of a finished `grapevine train` run?")
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["grapevine"])
+            flat = {name: file.get_tensor(name) for name in file.keys()}
+        texts = {name: str(v["kind"] if isinstance(v, dict) else v) for name, v in about["settings"].items()}
+        method = with_settings(_method(about["method"], method), texts)
+        shape, classes = tuple(about["shape"]), tuple(about["classes"])
+        scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
+        network = method.network(models.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
+        features = tuple(about.get("features", ()))
+        return cls(method, network, unflatten(flat)["shared"], classes, scale, shape, features)
+
+
+def _method(name: str, own: str | None) -> type[Method]:
+    from grapevine import methods
+
+    if own is None and name not in methods.names():
+        raise Mistake(f"the run's method '{name}' is not in the table: name its file too, as --method path/to/file.py:Class.")
+    found = methods.find(own or name)
+    if found.name != name:
+        raise Mistake(f"{own} is '{found.name}', and the run was made with '{name}': name the file of that method.")
+    return found
+
+
+def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int) -> None:
+    about = dict(
+        method=model.method.name, settings=model.method.settings(), model=name, norm=norm, seed=seed, shape=model.shape,
+        classes=model.classes, factor=model.scale.factor, features=model.features,
+    )  # fmt: skip
+    flat = flatten(dict(shared=model.shared, scale=dict(mean=model.scale.mean, std=model.scale.std)))
+    save_tensors(path, flat, dict(grapevine=json.dumps(about)))
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+    """A safetensors file that is never half-written."""
+    temporary = path.with_name(f".writing-{path.name}")
+    save_file(tensors, temporary, metadata=about)
+    os.replace(temporary, path)
+
+
+def flatten(value: dict, prefix: str = "") -> dict[str, Tensor]:
+    """Nested dicts of tensors as one dict with `/` between the names."""
+    out = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            out.update(flatten(item, f"{prefix}{name}/"))
+        else:
+            out[f"{prefix}{name}"] = item.contiguous() if isinstance(item, Tensor) else torch.as_tensor(item)
+    return out
+
+
+def unflatten(flat: dict[str, Tensor]) -> dict:
+    out: dict = {}
+    for path, value in flat.items():
+        *folders, name = path.split("/")
+        inner = out
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[name] = value
+    return out
+
+
+@contextmanager
+def _held(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.close()
+
+
+def lock(path: Path) -> Any:
+    """Hold a folder for this process. The operating system lets go of it however the process ends."""
+    handle = open(path, "a+")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            handle.seek(0)
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.close()
+        raise Mistake(f"{path.parent} is being worked in by another process: wait for it or take another --out.") from None
+    return _held(handle)
+
+
+def peak_memory_mb() -> float | None:
+    """The most memory this process had so far; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

@@ -1,0 +1,246 @@
+"""The in-process transport: clients as objects, in one thread or several, `fast` or `strict`, with faults on request.
+
+`fast` hands payloads over as they are. `strict` encodes and decodes every payload, builds a fresh client for every step,
+and so does what a network does. Both give the same bits; tests hold them to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from threadpoolctl import ThreadpoolController
+from torch import Tensor
+
+from grapevine.core import Client, Id, Method, ModelSource, StepError, party_name, run_step, wire
+from grapevine.core.rows import ClientData
+from grapevine.core.store import Memory, RamStore, Store
+from grapevine.crypto.agreement import Identity
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong at one client, for tests and for what-if runs.
+
+    `kind`: "drop" loses the client, `when` "before" the step runs, "in" it (its memory is not written) or "after" it (its
+    memory is, the reply is not sent); "delay" answers after `seconds`; "duplicate" answers twice; "corrupt" flips a byte.
+    """
+
+    client: Id
+    step: str
+    kind: str = "drop"
+    when: str = "before"
+    round: int | None = None
+    forever: bool = False
+    seconds: float = 0.1
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc, for this process and for good, to keep freed memory (256 MB at the end of its main heap).
+
+    By default a training step gives its activations back to the system and faults them in again. Who has said something else in
+    the environment is not overruled; other C libraries decide for themselves.
+    """
+    told = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
+    if mallopt:
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: smaller blocks come from the heap; 32 MB is the most it takes
+        mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
+
+
+@contextmanager
+def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
+    """Threads hand Python over after 50 µs, not after 5 ms.
+
+    A client's step is mostly arithmetic that runs without Python; one that comes back from there should not wait for another's.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+class Simulation:
+    """All clients of a federation in this process.
+
+    `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
+    `log` sees every reply as it leaves its client: what a party discloses; `progress` is told (step, clients done, clients).
+    """
+
+    def __init__(
+        self, method: Method, data: Mapping[Id, ClientData], models: ModelSource | None, seed: int = 0, mode: str = "fast",
+        workers: int = 1, store: Store | None = None, faults: Iterable[Fault] = (), truth: Callable[[Id], Tensor] | None = None,
+        tap: Callable[[str, str, Id, bytes], None] | None = None, log: Callable[[str, Id, dict], None] | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
+    ):  # fmt: skip
+        if mode not in ("fast", "strict"):
+            raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
+        self.method, self.data, self.models, self.seed, self.mode = method, data, models, seed, mode
+        self.store = store or RamStore()
+        self.manifests: dict[Id, dict[str, str]] = {}
+        self.flops = 0
+        self.judged: dict[str, dict[str, int]] = {}  # by head: rows, labels used, of these right
+        # In one process everybody is who he says; between machines, people compare fingerprints.
+        self.identities = {id: Identity.generate() for id in data}
+        self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
+        self._faults, self._truth, self._tap, self._log, self._progress = list(faults), truth, tap, log, progress
+        self._lost: set[Id] = set()
+        self._done = 0  # clients that have answered the step under way
+        self._lock = threading.Lock()
+        self._clients: dict[Id, Client] = {}
+        keep_freed_memory()
+        # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
+        # The same for numpy's matrix products: clients side by side leave no core for a second thread.
+        self._blas = ThreadpoolController().select(user_api="blas")
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def map(self, function: Callable, items: Iterable) -> list:
+        """`function` over `items` on the workers, results in order. An exception in one reaches the caller."""
+        if not self._pool:
+            return list(map(function, items))
+        with quick_turns():
+            return list(self._pool.map(function, items))
+
+    # ------------------------------------------------------------ the transport
+
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+        with self._blas.limit(limits=1):
+            answers = self.map(lambda item: self._deliver(step, *item, round, len(requests)), list(requests.items()))
+        self._done = 0
+        # A reply is known by the request it answers; a second one to the same request is thrown away.
+        replies: dict[Id, dict] = {}
+        for id, copies in zip(requests, answers):
+            if copies:
+                replies.setdefault(id, copies[0])
+        return replies
+
+    def _deliver(self, step: str, id: Id, payload: dict, round: int, clients: int) -> list[dict]:
+        replies = self._answer(step, id, payload, round)
+        if self._progress:
+            with self._lock:
+                self._done += 1
+                self._progress(step, self._done, clients)
+        return replies
+
+    def _answer(self, step: str, id: Id, payload: dict, round: int) -> list[dict]:
+        """The replies that reach the server: none, one, or two."""
+        if id in self._lost:
+            return []
+        fault = self._fault(step, id, round)
+        if fault and fault.kind == "drop":
+            return self._drop(step, id, payload, round, fault)
+        if fault and fault.kind == "delay":
+            time.sleep(fault.seconds)
+        reply, manifest = self._run(step, id, payload, round)
+        with self._lock:
+            self.manifests[id] = manifest
+        return self._reply(step, id, reply, fault)
+
+    def _drop(self, step: str, id: Id, payload: dict, round: int, fault: Fault) -> list[dict]:
+        """Lost before the step, in it (its memory is not written), or after it (its memory is, the reply is not sent)."""
+        if fault.when != "before":
+            _, manifest = self._run(step, id, payload, round)
+            if fault.when == "after":
+                with self._lock:
+                    self.manifests[id] = manifest
+        if fault.forever:
+            self._lost.add(id)
+        return []
+
+    def _run(self, step: str, id: Id, payload: dict, round: int) -> tuple[dict, dict[str, str]]:
+        """The reply and the memory's new manifest. A step that fails changes nothing."""
+        memory = Memory(self.store, self.manifests.get(id))
+        client = self._client(id, memory)
+        if self.mode == "strict":
+            payload = self._carry("down", step, id, payload)
+        else:
+            wire.check(payload)
+        try:
+            reply = run_step(self.method, step, client, payload)
+        except Exception as error:
+            raise StepError(f"client {id}, step {step}, round {round}: {error}") from error
+        with self._lock:
+            self.flops += client.meter.flops
+            client.meter.flops = 0
+        return reply, memory.manifest
+
+    def _reply(self, step: str, id: Id, reply: dict, fault: Fault | None) -> list[dict]:
+        if self._log:
+            self._log(step, id, reply)
+        if fault and fault.kind == "corrupt":
+            data = bytearray(wire.encode(reply))
+            data[len(data) // 2] ^= 0xFF
+            try:
+                return [wire.decode(bytes(data))]
+            except wire.WireError:
+                return []  # a damaged reply is a missing one
+        if self.mode == "strict":
+            reply = self._carry("up", step, id, reply)
+        else:
+            wire.check(reply)
+        return [reply, reply] if fault and fault.kind == "duplicate" else [reply]
+
+    def _carry(self, direction: str, step: str, id: Id, payload: dict) -> dict:
+        data = wire.encode(payload)
+        if self._tap:
+            self._tap(direction, step, id, data)
+        return wire.decode(data)
+
+    # ------------------------------------------------------------ clients
+
+    def _client(self, id: Id, memory: Memory) -> Client:
+        if self.mode == "strict" or id not in self._clients:
+            client = Client(id, self.data[id], memory, self.models, self.seed, self.identities[id], self.pinned, self._judge(id))
+            if self.mode == "strict":
+                return client
+            self._clients[id] = client
+        client = self._clients[id]
+        client.memory = memory
+        return client
+
+    def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str, Tensor | None], None] | None:
+        if self._truth is None:
+            return None
+
+        def judge(labels: Tensor, used: Tensor, head: str, confidence: Tensor | None) -> None:
+            labels, used = labels.cpu(), used.cpu()
+            right = (labels == self._truth(id)) & (labels >= 0)
+            counts = dict(n=len(labels), used=int(used.sum()), right=int((right & used).sum()), right_of_all=int(right.sum()))
+            if confidence is not None:  # in millionths, so that the sum does not depend on who comes first
+                counts["confidence"] = round(1e6 * float(confidence.cpu()[used].sum(dtype=torch.float64)))
+            self.add_judged({head: counts})
+
+        return judge
+
+    def add_judged(self, counts: dict[str, dict[str, int]]) -> None:
+        with self._lock:
+            for head, numbers in counts.items():
+                known = self.judged.setdefault(head, {})
+                for name, number in numbers.items():
+                    known[name] = known.get(name, 0) + number
+
+    def _fault(self, step: str, id: Id, round: int) -> Fault | None:
+        for fault in self._faults:
+            if fault.client == id and fault.step == step and fault.round in (None, round):
+                return fault
+        return None
+
+    def take_judged(self) -> dict[str, dict[str, int]]:
+        """What `client.judge` was told since the last call, by head."""
+        judged, self.judged = self.judged, {}
+        return judged
