@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/grapevine demo
 
 # Two at a time; then, alone on the machine, the tests that start real parties and watch the clock.
-REAL := tests/test_flower.py tests/test_parties.py
+REAL := tests/parties/test_flower.py tests/parties/test_parties.py
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(REAL))
 	$(BIN)/python -m pytest $(REAL)

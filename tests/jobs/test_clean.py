@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from hostile import HOSTILE
 from PIL import Image
-from test_report import HOSTILE
 
 import grapevine as gv
 from grapevine.cli.main import main

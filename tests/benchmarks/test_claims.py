@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-FOLDER = Path(__file__).parent.parent / "benchmarks" / "claims"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "claims"
 FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
 VERDICTS = {"holds", "holds in part", "does not hold"}
 RESULTS = sorted(FOLDER.glob("*.json"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text())
 QUICK = [path for path in SCRIPTS if '"--quick"' in path.read_text()]
 DEAR = ("anchor_parts", "docs_numbers", "simulator", "xclp_parts")  # half a minute of a core each

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hostile import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -28,15 +29,6 @@ from grapevine.run import driver as experiment
 from grapevine.run.model import lock
 
 VOID = {"meta", "input", "wbr", "br"}
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "a&amp;b",
-    "'; --x",
-    "</style></svg>",
-    "日本 é",
-    "x" * 300,
-)
 
 
 class Page(HTMLParser):

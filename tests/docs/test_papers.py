@@ -29,7 +29,7 @@ from grapevine.jobs import compare as comparison
 from grapevine.jobs import label as labelling
 from grapevine.learn import networks as models
 
-PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
 COMMANDS = [line[2:] for line in PAGE.read_text(encoding="utf-8").replace("\\\n", " ").splitlines() if line.startswith("$ ")]
 SHAPES = {"cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mini-imagenet": 100, "fed-isic2019": 8}  # pictures in colour
 ONCE = ("epochs", "server_epochs", "steps_per_round", "pretrain", "period")  # passes and steps, for speed

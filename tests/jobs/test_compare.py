@@ -242,7 +242,7 @@ def test_a_process_ends_with_its_starter():
 def test_the_command_of_the_readme(tmp_path, monkeypatch):
     """Six methods, three seeds, one command."""
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = re.findall(r"^\$ grapevine (compare .*)$", readme, re.M)
     done = grapevine(*shlex.split(line))
     assert done.exit_code == 0, done.output

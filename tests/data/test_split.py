@@ -15,7 +15,7 @@ from grapevine.data import datasets
 from grapevine.data.datasets import Dataset
 from grapevine.data.split import IRRELEVANT, Split, parse_irrelevant, split
 
-DATA = Path(os.environ.get("GRAPEVINE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+DATA = Path(os.environ.get("GRAPEVINE_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def toy(n=1000, classes=10, unknown=0, groups=0, name="toy", y=None):

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from grapevine.cli.main import main
 from grapevine.methods import TABLE
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>file|not run): (?P<word>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 BIN = Path(sys.executable).parent
@@ -170,7 +170,7 @@ def test_an_own_method_takes_less_than_40_lines_and_is_listed(own_package, monke
 
 
 def test_an_own_method_passes_the_conformance_suite(own_package):
-    suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_conformance.py", "-k", "self-training"]
+    suite = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/conformance/test_methods.py", "-k", "self-training"]
     said = run(suite, ROOT, PYTHONPATH=str(own_package))
     passed = re.search(r"(\d+) passed", said)
     assert passed and int(passed[1]) >= 8, said

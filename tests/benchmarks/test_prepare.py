@@ -12,7 +12,7 @@ import torch
 
 from grapevine.data import datasets
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 RNG = np.random.default_rng(0)
 
 

@@ -494,7 +494,7 @@ def test_mistakes_in_own_npz(tmp_path, arrays, words):
 
 # The prepared files, where present
 
-SHARED = Path(os.environ.get("GRAPEVINE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+SHARED = Path(os.environ.get("GRAPEVINE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 SIZES = {
     "fashion-mnist": ((60000, 1, 28, 28), 10000, 10, 0),
     "mnist": ((60000, 1, 28, 28), 10000, 10, 539 + 297),

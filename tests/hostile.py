@@ -1,0 +1,11 @@
+"""Names that must never reach a page as anything but text."""
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "a&amp;b",
+    "'; --x",
+    "</style></svg>",
+    "日本 é",
+    "x" * 300,
+)
