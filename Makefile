@@ -37,6 +37,8 @@ test-browser: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # What bench and claims read: some downloads, then features of CIFAR-10. What is there is left as it is.
 data: $(STAMP)

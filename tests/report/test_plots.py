@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grapevine.cli.terminal import percent
 from grapevine.core.errors import Mistake
+from grapevine.core.words import percent
 from grapevine.report import charts, compare_charts, plots
 from grapevine.report import train as report
 from grapevine.report.compare_charts import Point, Series

@@ -91,7 +91,8 @@ def told(bar: StepBar) -> Callable[[str, int, int], None]:
 
 def show_plan(plan: dict[str, Any], most: int = 20) -> None:
     """`grapevine clean --dry-run`."""
-    from grapevine.cli.terminal import console, show_table, size
+    from grapevine.cli.terminal import console, show_table
+    from grapevine.core.words import size
 
     down = [
         dict(to="each party", what=line["field"], bytes=size(line["bytes"]), reveals=line["reveals"]) for line in plan["server"]
@@ -117,7 +118,8 @@ def show_cleaned(result: CleanResult, folder: Path, most: int = 30) -> None:
     from rich import box
     from rich.table import Table
 
-    from grapevine.cli.terminal import console, percent, size
+    from grapevine.cli.terminal import console
+    from grapevine.core.words import percent, size
     from grapevine.jobs.clean import AFTER, BEFORE
 
     table = Table(title=f"Labels cleaned by {result.model}, τ {result.method.tau:g}, Υ {result.method.upsilon:g}",

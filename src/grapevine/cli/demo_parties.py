@@ -15,8 +15,9 @@ from pathlib import Path
 import click
 
 from grapevine.cli.demo import digits_parties
-from grapevine.cli.terminal import percent, show_table
+from grapevine.cli.terminal import show_table
 from grapevine.core.errors import Mistake
+from grapevine.core.words import percent
 from grapevine.data.tables import write_csv
 from grapevine.jobs.label import Party
 from grapevine.parties.processes import free_port

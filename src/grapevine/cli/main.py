@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from grapevine import __version__
 from grapevine.cli import clean as cli_clean
 from grapevine.cli import compare as cli_compare
 from grapevine.cli import parties as cli_parties
 from grapevine.cli import report as cli_report
 from grapevine.cli.flags import SEED, experiment_flags, json_flag, make_split, out_flag, read_settings, workers_flag
 from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
 
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from grapevine import __version__
 from grapevine.cli.flags import SEED, json_flag
 from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
 
 PORT = 8443
 
@@ -141,7 +141,7 @@ def _features(given: dict[str, Any]) -> list[str]:
 
 
 def run_host(folder: Path) -> None:
-    from grapevine.cli.terminal import percent
+    from grapevine.core.words import percent
     from grapevine.parties.host import host as run
 
     with HostTable() as table:
@@ -313,8 +313,9 @@ def _show_label_plan(rows: Any, others: list[str], method: Any) -> None:
 
 
 def _show_train_plan(table: dict[str, Any], rows: Any, method: Any) -> None:
-    from grapevine.cli.terminal import show_table, size
+    from grapevine.cli.terminal import show_table
     from grapevine.core import Meter
+    from grapevine.core.words import size
     from grapevine.learn.networks import parameter_count
     from grapevine.parties.federation import client_data, model_source
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from grapevine.core.words import percent, size
+
 console = Console(highlight=False, markup=False)  # names of parties and classes may hold square brackets
 words = partial(TextColumn, markup=False)
 PLAIN_SECONDS = 10.0  # between lines where there is no terminal
@@ -110,19 +112,6 @@ def download_bar(title: str) -> Iterator[Callable[[int, int | None], None] | Non
     with Progress(words("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def size(n: float) -> str:
-    """Bytes for people: 1.2 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000 or unit == "GB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    raise AssertionError
-
-
-def percent(value: float | None) -> str:
-    return "—" if value is None else f"{value:.1%}"
 
 
 def show_table(title: str, rows: list[dict]) -> None:

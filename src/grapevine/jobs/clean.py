@@ -22,11 +22,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from grapevine import __version__
 from grapevine.core import Client, Meter, ModelSource, Server, account, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.core.store import Memory
+from grapevine.core.version import __version__
 from grapevine.data import tables
 from grapevine.jobs import label as labelling
 from grapevine.jobs.clean_rows import Holding, from_arrays, read_files

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grapevine import __version__
 from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
 
 if TYPE_CHECKING:
     from grapevine.core import Method

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from grapevine.cli.terminal import percent, size
 from grapevine.core.store import write_atomically
+from grapevine.core.words import percent, size
 from grapevine.run.driver import read_lines
 
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from grapevine import __version__
 from grapevine.core import Client, Server
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
+from grapevine.core.version import __version__
 from grapevine.crypto import sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import label_name, sort_names, spelling_warnings, write_csv

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grapevine import __version__
 from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
 
 if TYPE_CHECKING:
     from grapevine.core import Method, ModelSource, Server

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grapevine import __version__
 from grapevine.core import scores, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
 from grapevine.core.store import FileStore, write_atomically
+from grapevine.core.version import __version__
 from grapevine.jobs.label import _expected
 from grapevine.run.driver import Lines
 from grapevine.run.model import Model, save_model

@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grapevine import __version__
 from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
 from grapevine.crypto.agreement import PUBLIC_BYTES, fingerprint
 from grapevine.parties.federation import agreed, check_name, read_toml, settings_hash, write_toml
 from grapevine.parties.keys import Token, ca_fingerprint, check_node_key, new_secret, secret_hash

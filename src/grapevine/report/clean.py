@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grapevine.cli.terminal import percent, size
 from grapevine.core.store import write_atomically
+from grapevine.core.words import percent, size
 from grapevine.jobs.clean import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
 from grapevine.methods.mp_ssfl import ACTIONS
 from grapevine.report import charts, page

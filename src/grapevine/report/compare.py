@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grapevine import __version__
-from grapevine.cli.terminal import percent, size
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
+from grapevine.core.version import __version__
+from grapevine.core.words import percent, size
 from grapevine.jobs.compare import Comparison, load
 from grapevine.jobs.compare_table import COLUMNS, flops, mean_and_std, notes, rows_of, seconds, spread, used_columns
 from grapevine.report import charts, compare_charts, page

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from grapevine.cli.terminal import percent
+from grapevine.core.words import percent
 from grapevine.report.charts import Format, _number, _Plane, _text, figure, plot, svg, table, ticks
 from grapevine.report.page import COLOURS, text
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grapevine.cli.terminal import OTHERS, percent, size
+from grapevine.cli.terminal import OTHERS
+from grapevine.core.words import percent, size
 from grapevine.report import charts, page
 from grapevine.report.charts import count
 from grapevine.report.page import text

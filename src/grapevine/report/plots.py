@@ -15,8 +15,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from grapevine.cli.terminal import percent
 from grapevine.core.errors import Mistake
+from grapevine.core.words import percent
 from grapevine.report.charts import Plot, short
 from grapevine.report.page import COLOURS, LIGHT
 

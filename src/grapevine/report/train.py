@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grapevine.cli.terminal import percent, size
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
+from grapevine.core.words import percent, size
 from grapevine.report import charts, page
 from grapevine.report.charts import count
 from grapevine.report.page import text

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grapevine import __version__, learn
+from grapevine import learn
 from grapevine.core import Meter, Method, ModelSource, Server, rng, scores, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, RamStore, make_folder, write_atomically
+from grapevine.core.version import __version__
 from grapevine.data.split import Split
 from grapevine.learn import networks as models
 from grapevine.run.model import Model, lock, peak_memory_mb, save_model, save_tensors
