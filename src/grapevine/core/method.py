@@ -147,7 +147,7 @@ class Method(Steps):
         """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""
         return model.features(x)
 
-    @step
+    @step(reveals=dict(confusion="how many held-out rows of each class were taken for which class"))
     def evaluate(self, client: Client, shared: dict) -> dict:
         """How well the model does on the client's held-out rows."""
         return client.test(self.predictor(client.model(), shared))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from grapevine.core import Client
 
 Blocks = Iterator[tuple[str, str, np.ndarray]]
+SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class SecureHamming(SubProtocol):
 
     collusion: ClassVar[str]
     """What the server and one client learn together."""
+    first: ClassVar[str]
+    """What the first message reveals (`begin`)."""
+    preludes: ClassVar[str] = "nothing: empty"
+    """What the messages before it reveal (`prelude`, `answer_prelude`)."""
     has_prelude: ClassVar[bool] = False
     """True when `prelude` and `answer_prelude` must run before every H."""
 
@@ -104,6 +109,7 @@ class Plain(SecureHamming):
 
     name = "plain"
     collusion = "everything: the server alone has everybody's bits"
+    first = "EVERYTHING the hash holds: this party's bits, in the clear"
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         return dict(bits=bits)
@@ -130,6 +136,7 @@ class Psm(SecureHamming):
 
     name = "psm"
     collusion = "everybody's bits: psm assumes that they do not collude"
+    first = "alone nothing: masked with a seed the server lacks; with the others', Hamming distances between rows of two parties"
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         seed, me, L = client.memory["seed"], client.name, group.bits
@@ -186,7 +193,7 @@ class Encrypted(SecureHamming):
         client.memory["hamming"] = secret
         return dict(cipher=parcel(client, "ciphertext", message, round=group.round))
 
-    @step
+    @step(reveals=dict(answers="to the server nothing: under another party's key; to that party nothing: masked", shares=SHARE))
     def evaluate(self, client: Client, ciphers: dict) -> dict:
         """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
         own = client.memory["bits"]
@@ -200,7 +207,7 @@ class Encrypted(SecureHamming):
             answers[j] = parcel(client, "answer", answer, j, own["round"])
         return dict(answers=answers, shares=shares)
 
-    @step
+    @step(reveals=dict(shares=SHARE))
     def open(self, client: Client, answers: dict) -> dict:
         """Client j, for every partner that computed on its ciphertexts. The secret is used up."""
         own = client.memory["bits"]
@@ -256,6 +263,7 @@ class Mlwe(Encrypted):
     """Lattice encryption (module-LWE): holds even if the server and a client collude."""
 
     name = "mlwe"
+    first = "nothing: lattice ciphertexts of this party's hash bits"
 
     def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
         params = mlwe.Params.for_bits(bits.shape[1])
@@ -286,6 +294,7 @@ class Paillier(Encrypted):
     """The paper's PHE: Paillier's cryptosystem, many rows to a ciphertext."""
 
     name = "paillier"
+    first = "nothing: Paillier ciphertexts of this party's hash bits"
     key_bits: int = param(3072, "", "size of the Paillier modulus; 2048 is the least")
 
     def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
@@ -337,6 +346,8 @@ class Ot(SecureHamming):
 
     name = "ot"
     collusion = "what H and that client's own rows tell about the other's directions"
+    first = "nothing: masked choices"
+    preludes = "public values of the base oblivious transfers; nothing about the rows"
     has_prelude = True
     chunk_bytes: int = param(64 << 20, "", "the most bytes of transfers in one message")
 
@@ -384,7 +395,7 @@ class Ot(SecureHamming):
         del client.memory["ot.offer"]  # base transfers serve one computation of H: a second one would reuse their masks
         return dict(requests=requests)
 
-    @step
+    @step(reveals=dict(chunks="to the server and the receiver nothing but what they chose: masked", shares=SHARE))
     def transfer(self, client: Client, requests: dict) -> dict:
         """As sender j: a chunk for every receiver that asks; after the last one, the share for the server."""
         from grapevine.crypto import ot
@@ -409,7 +420,7 @@ class Ot(SecureHamming):
                 client.memory["ot.keys"] = {other: keys for other, keys in client.memory["ot.keys"].items() if other != k}
         return dict(chunks=chunks, shares=shares)
 
-    @step
+    @step(reveals=dict(requests="nothing: masked choices", shares=SHARE))
     def receive(self, client: Client, chunks: dict) -> dict:
         """As receiver k: take a chunk of every sender; then the next request, or the share for the server."""
         from grapevine.crypto import ot

@@ -22,6 +22,10 @@ from grapevine.crypto.sums import Attempts
 if TYPE_CHECKING:
     from grapevine.core import Client
 
+# What the fields of these exchanges tell, for the steps that carry them.
+OFFER = "a public key, signed by this party's identity"
+LETTERS = "to the server nothing: sealed for one other party each"
+
 
 def offer(client: Client, session: str) -> dict:
     """Exchange 1: a fresh X25519 key, signed by this party's identity over session and roster."""
