@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from grapevine.core import param as params
 from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
+from grapevine.core.param import check, read
 
 if TYPE_CHECKING:
     from grapevine.core.client import Client
@@ -82,7 +82,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         """Every field within what its `param` allows, whoever made the object."""
-        params.check(self, self.name, "--set {}")
+        check(self, self.name, "--set {}")
 
     def reveals(self, step: str, field: str) -> str | None:
         """What a field of a step's reply tells the server; None if nobody has said it."""
@@ -176,4 +176,4 @@ def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:
 
 
 def _read(method: type[Method], f: Field, text: str) -> Any:
-    return f.default.named(text) if isinstance(f.default, SubProtocol) else params.read(f, text, method.name)
+    return f.default.named(text) if isinstance(f.default, SubProtocol) else read(f, text, method.name)

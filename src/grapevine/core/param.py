@@ -5,14 +5,17 @@ Methods' fields and jobs' settings are made with `param`. Flags, tables, help, t
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from os import PathLike
+from typing import Any, ClassVar, TypeVar
 
 from grapevine.core.errors import Mistake
 
-_A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list of names", dict: "a table"}
+S = TypeVar("S", bound="Settings")
 
 
 def param(
@@ -21,10 +24,26 @@ def param(
 ) -> Any:  # fmt: skip
     """A dataclass field. Numbers: `least` ≤ value ≤ `most`, `above` < value < `below`; words: one of `choices`.
 
-    `more` is for whoever shows the setting: a command's flag may have a `metavar`, say.
+    `more`, for settings of a job: `kind`, the type where the default is None; `words` that may stand for a number, as ("auto",);
+    `empty=True` where Python may say None; `objects=True` where Python may give an object that no flag can name; `local=True` for
+    what each party chooses for itself; `metavar` and `flag=False` for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))
+
+
+def same(settings: type, name: str, **changes: Any) -> Any:
+    """The field of another dataclass once more, with another text, say."""
+    f = next(f for f in fields(settings) if f.name == name)
+    return field(default=f.default, metadata={**f.metadata, **changes})
+
+
+def kind(f: Field) -> type:
+    """The type of a setting: the one that it names, else that of its default."""
+    return f.metadata.get("kind") or (str if f.default in (MISSING, None) else type(f.default))
+
+
+# ---------------------------------------------------------------- checks
 
 
 def check(values: Any, owner: str = "", flag: str = "{}") -> None:
@@ -46,10 +65,10 @@ def check(values: Any, owner: str = "", flag: str = "{}") -> None:
 def _wrong(f: Field, value: Any) -> str:
     """What is wrong with a field's value; empty if nothing is."""
     limits = f.metadata
-    if value is None or "least" not in limits:
+    if value is None or "least" not in limits or value in limits.get("words", ()):
         return ""
     if limits["choices"] and value not in limits["choices"]:
-        return f"is not known: take {' or '.join(map(str, limits['choices']))}"
+        return f"is not known: take {', '.join(map(str, limits['choices'][:-1]))} or {limits['choices'][-1]}"
     if not _is_number(value):
         return ""
     good = math.isfinite(value) and all(
@@ -59,7 +78,7 @@ def _wrong(f: Field, value: Any) -> str:
             ("above", value > (limits["above"] or 0)), ("below", value < (limits["below"] or 0)),
         )
     )  # fmt: skip
-    return "" if good else f"cannot work: take {_range(limits)}"
+    return "" if good else f"cannot work: take {' or '.join([_range(limits), *limits.get('words', ())])}"
 
 
 def _is_number(value: Any) -> bool:
@@ -67,24 +86,93 @@ def _is_number(value: Any) -> bool:
 
 
 def _range(limits: Mapping[str, Any]) -> str:
-    low, high = limits["least"], limits["most"]
+    low, high, above, below = (
+        value if value is None or isinstance(value, int) else f"{value:g}"
+        for value in (limits[name] for name in ("least", "most", "above", "below"))
+    )
     if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
+        return f"{low} to {high}"
     words = [
-        f"{low:g} or more" if low is not None else "",
-        f"more than {limits['above']:g}" if limits["above"] is not None else "",
-        f"at most {high:g}" if high is not None else "",
-        f"less than {limits['below']:g}" if limits["below"] is not None else "",
+        f"{low} or more" if low is not None else "",
+        f"more than {above}" if above is not None else "",
+        f"at most {high}" if high is not None else "",
+        f"less than {below}" if below is not None else "",
     ]
     return " and ".join(filter(None, words)) or "a number"
 
 
 def read(f: Field, text: str, owner: str) -> Any:
-    """A field's value from a text, read as the type of its default."""
-    kind = type(f.default) if f.default not in (MISSING, None) else str
+    """A field's value from a text, read as the field's type."""
+    wanted = kind(f)
     try:
-        if kind is bool:
+        if wanted is bool:
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
-        return kind(text)
+        return wanted(text)
     except (ValueError, KeyError):
-        raise Mistake(f"{owner}: {f.name}={text} is not {_A[kind]}, as in {f.name}={f.default}.") from None
+        words = "".join(f" or {word}" for word in f.metadata.get("words", ()))
+        raise Mistake(f"{owner}: {f.name}={text} is not {_A[wanted]}{words}, as in {f.name}={f.default}.") from None
+
+
+# ---------------------------------------------------------------- the settings of a job
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a job: a frozen dataclass of `param` fields. A bad value is refused wherever it comes from."""
+
+    job: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, _plain(f, getattr(self, f.name), self.job))
+        check(self, self.job, "--{}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as values that JSON and TOML have."""
+        return {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
+        """Settings from keywords or a table; a word that is none of them gets a sentence."""
+        known = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f" (did you mean {near[0]}?)" if near else ""
+                raise Mistake(f"{cls.job} has no setting '{name}'{meant}: it has {', '.join(known)}.")
+        return cls(**values)
+
+    def agreed(self) -> dict[str, Any]:
+        """What all parties of a federation agree to: not what each chooses for itself, and nothing that is not there."""
+        kept = {f.name: _listed(getattr(self, f.name)) for f in fields(self) if not f.metadata.get("local")}
+        return {name: value for name, value in kept.items() if value is not None}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _plain(f: Field, value: Any, owner: str) -> Any:
+    """A setting's value as the type it has, from what a flag, a keyword or a table may hold."""
+    wanted, about = kind(f), f.metadata
+    if wanted is dict and value is None:
+        return {}
+    if value is None and (f.default is None or about.get("empty")) or value in about.get("words", ()):
+        return value
+    if wanted is tuple and isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    if wanted is tuple and isinstance(value, Sequence):
+        return tuple(map(str, value))
+    if wanted is dict and isinstance(value, Mapping):
+        return dict(value)
+    if wanted is str and isinstance(value, PathLike):
+        return str(value)
+    if wanted in (int, float, bool) and isinstance(value, str):
+        return read(f, value, owner)
+    if wanted in (int, float) and hasattr(value, "item"):  # numpy's and torch's numbers
+        value = value.item()
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is wanted or about.get("objects"):
+        return value
+    raise Mistake(f"{owner}: {f.name}={value!r} is not {_A[wanted]}, as in {f.name}={f.default}.")
