@@ -1,13 +1,15 @@
 """A bad reply is a missing reply: what is checked of every reply before a method sees it.
 
 Every number is finite and every count is between 0 and 2⁴⁰; a step that says which fields it answers with answers with no others;
-a field that has the form of a field of the request (`like`) has its names, types and shapes.
+a field that has the form of a field of the request (`like`) has its names, types and shapes; and a server that knows what a
+field must be says so (`ask(…, form=…)`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +19,36 @@ from torch import Tensor
 MOST = 2**40  # rows, or whatever a plain number counts
 
 
-def problem(step: Callable, request: Mapping[str, Any], reply: Any) -> str | None:
-    """Why a reply cannot be used, in a few words; None if it can."""
+@dataclass(frozen=True)
+class Array:
+    """The form of an array: its type, its shape, and the largest value that it may hold."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    most: int | None = None
+
+    def __str__(self) -> str:
+        size = f"{self.dtype}, {' × '.join(map(str, self.shape))}"
+        return size if self.most is None else f"{size}, at most {self.most}"
+
+
+Form = Array | range | type | dict | list
+"""What a field must be: an array; a whole number in a range; a value of a type; a dict of these fields; or, as [form], a dict of
+any names whose values all have that form."""
+
+
+def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mapping[str, Form] | None = None) -> str | None:
+    """Why a reply cannot be used, in a few words; None if it can. `form` says of some fields what they must be."""
     if not isinstance(reply, dict):
         return f"it is a {type(reply).__name__}, not a dict"
     known = getattr(step, "reveals", None)
     strange = [name for name in reply if known and name not in known]
     if strange:
         return f"it has a field {strange[0]!r} that the step does not have"
+    for name, wanted in (form or {}).items():
+        wrong = _misfit(f"'{name}'", reply[name], wanted) if name in reply else f"'{name}' is missing"
+        if wrong:
+            return wrong
     for name, value in reply.items():
         wrong = _value(name, value)
         if wrong:
@@ -46,6 +70,25 @@ def _value(name: str, value: Any) -> str | None:
         good = math.isfinite(value) and 0 <= value <= MOST
         return None if good else f"'{name}' is {value:g}, and must be 0 to {MOST}"
     return None if _finite(value) else f"'{name}' has values that are not finite: training diverged there, try a smaller lr"
+
+
+def _misfit(name: str, value: Any, form: Form) -> str | None:
+    """Where a value is not of a form, in a few words."""
+    if isinstance(form, Array):
+        fits = isinstance(value, (Tensor, np.ndarray)) and str(value.dtype).removeprefix("torch.") == form.dtype
+        fits = fits and tuple(value.shape) == form.shape and (form.most is None or 0 in form.shape or value.max() <= form.most)
+        return None if fits else f"{name} must be {form}"
+    if isinstance(form, range):
+        fits = isinstance(value, int) and not isinstance(value, bool) and value in form
+        return None if fits else f"{name} must be a whole number, {form.start} to {form.stop - 1}"
+    if isinstance(form, type):
+        return None if isinstance(value, form) else f"{name} must be {form.__name__}"
+    if not isinstance(value, dict):
+        return f"{name} must be a dict"
+    inner = dict.fromkeys(value, form[0]) if isinstance(form, list) else form
+    if set(inner) != set(value):
+        return f"{name} must have the fields {', '.join(map(str, inner)) or 'of an empty dict'}"
+    return next(filter(None, (_misfit(f"{name}, {key}", value[key], inner[key]) for key in inner)), None)
 
 
 def _finite(array: Any) -> bool:

@@ -12,7 +12,7 @@ from grapevine.core.account import Account
 from grapevine.core.errors import Mistake
 from grapevine.core.method import Id, Method, rng
 from grapevine.core.network import Meter, ModelSource, Network
-from grapevine.core.reply import problem
+from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
 
 
@@ -54,9 +54,10 @@ class Server:
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
     def ask(self, step: Callable, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
-            everybody: bool = False, **same: Any) -> dict[Id, dict]:  # fmt: skip
+            everybody: bool = False, form: Callable[[Id], Mapping[str, Form]] | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
         """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
-        so is one whose answer is bad. With `everybody`, a missing answer stops the run with a sentence.
+        so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
+        run with a sentence.
         """
         name = self._names.get((id(step.__self__), step.__func__))
         if name is None:
@@ -68,18 +69,19 @@ class Server:
         came = self._transport.exchange(name, requests, self.now)
         for i in sorted(came):
             self.account.add(self.now, name, "up", i, came[i])
-        replies = self._good(name, step, requests, came)
+        replies = self._good(name, step, requests, came, form)
         missing = [i for i in ids if i not in replies]
         if everybody and missing:
             raise Mistake(f"step {name} needs everybody, and no answer came from {_list(missing)} in round {self.now}.")
         self._require_quorum(name, missing, replies)
         return replies
 
-    def _good(self, name: str, step: Callable, requests: dict[Id, dict], came: dict[Id, dict]) -> dict[Id, dict]:
+    def _good(self, name: str, step: Callable, requests: dict[Id, dict], came: dict[Id, dict],
+              form: Callable[[Id], Mapping[str, Form]] | None) -> dict[Id, dict]:  # fmt: skip
         """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
         replies: dict[Id, dict] = {}
         for i in (i for i in requests if i in came):
-            wrong = problem(step, requests[i], came[i])
+            wrong = problem(step, requests[i], came[i], form(i) if form else None)
             if wrong is None:
                 replies[i] = came[i]
             else:
