@@ -110,6 +110,9 @@ HOSTILE = {
     "array longer than the message": announced(b"a", struct.pack("<BB", 11, 1), HUGE),
     "product overflows": announced(b"a", struct.pack("<BB", 11, 2), struct.pack("<QQ", 2**33, 2**33)),
     "a zero hides a huge dimension": announced(b"a", struct.pack("<BB", 11, 2), struct.pack("<QQ", 0, 2**60)),
+    "a zero hides a product that no array can have": announced(
+        b"t", struct.pack("<BB", 11, 3), struct.pack("<QQQ", 0, 2**47, 2**47)
+    ),
     "too many dimensions": announced(b"a", struct.pack("<BB", 11, 200)),
     "unknown dtype": announced(b"a", struct.pack("<BB", 200, 0)),
     "a count that lies": framed(b"d" + struct.pack("<I", 2**32 - 1)),
@@ -143,6 +146,30 @@ def test_random_bodies_with_a_right_checksum_give_a_value_or_a_wire_error(body):
         assert isinstance(wire.decode(framed(b"d" + body)), dict)
     except wire.WireError:
         pass
+
+
+heads = st.builds(
+    lambda tag, dtype, shape, rest: announced(tag, struct.pack(f"<BB{len(shape)}Q", dtype, len(shape), *shape), rest),
+    st.sampled_from([b"a", b"t"]), st.integers(0, 13),
+    st.lists(st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1)), max_size=18),
+    st.binary(max_size=40),
+)  # fmt: skip
+
+
+@settings(max_examples=500)
+@given(heads)
+def test_arrays_of_any_announced_shape_give_a_value_or_a_wire_error(data):
+    try:
+        assert isinstance(wire.decode(data), dict)
+    except wire.WireError:
+        pass
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_no_message(data):
+    with pytest.raises(wire.WireError):
+        wire.decode(data)
 
 
 def test_a_limit_is_kept():

@@ -17,8 +17,8 @@ dimensions are bounded, and there is no way to name code. The checksum finds acc
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
-import sys
 import zlib
 from typing import Any
 
@@ -34,7 +34,6 @@ CRC_BYTES = 4
 # The place in this list is the code on the wire: append only.
 _DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
 _CODE = {name: code for code, name in enumerate(_DTYPES)}
-_SWAP = sys.byteorder == "big"
 
 
 class WireError(ValueError):
@@ -188,11 +187,10 @@ class _Reader:
             raise WireError(f"an array with dtype code {code} and {ndim} dimensions")
         shape = [self.number("Q") for _ in range(ndim)]
         dtype = np.dtype(_DTYPES[code]).newbyteorder("<")
-        count = 1
-        for n in shape:  # Python integers: a product that overflows 64 bits stays what it is
-            count *= n
-        if max(shape, default=0) >= 2**48:
+        # Python integers, which do not overflow. A zero among the dimensions must not hide the others: numpy refuses such shapes.
+        if math.prod(max(n, 1) for n in shape) * dtype.itemsize >= 2**48:
             raise WireError(f"an array of shape {shape}")
+        count = math.prod(shape)
         raw = self.take(count * dtype.itemsize)
         if _DTYPES[code] == "bool" and count and max(raw) > 1:
             raise WireError("a boolean that is neither 0 nor 1")
