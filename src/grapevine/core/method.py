@@ -82,7 +82,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         """Every field within what its `param` allows, whoever made the object."""
-        check(self, self.name, "--set {}")
+        check(self, self.name)
 
     def reveals(self, step: str, field: str) -> str | None:
         """What a field of a step's reply tells the server; None if nobody has said it."""

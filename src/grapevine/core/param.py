@@ -46,20 +46,21 @@ def kind(f: Field) -> type:
 # ---------------------------------------------------------------- checks
 
 
-def check(values: Any, owner: str = "", flag: str = "{}") -> None:
+def check(values: Any, method: str = "") -> None:
     """Refuse the first field of a dataclass whose value is outside what its `param` says, in one sentence.
 
-    `owner` stands in front; `flag` is how a user would name the field, "--{}" or "--set {}".
+    `method` is whose fields they are; without it they are settings of a job, which flags and keywords name alike.
     """
     for f in fields(values):
         value = getattr(values, f.name)
         wrong = _wrong(f, value)
         if wrong:
-            name = f.name.replace("_", "-") if flag.startswith("--{") else f.name
             shown = f"{value:g}" if isinstance(value, float) else value
-            where = f"{owner}: " if owner else ""
-            example = f", as in {flag.format(name)}={f.default:g}" if _is_number(f.default) else ""
-            raise Mistake(f"{where}{name}={shown} {wrong}{example}.")
+            usual = f"{f.default:g}" if _is_number(f.default) else ""
+            if method:
+                raise Mistake(f"{method}: {f.name}={shown} {wrong}{usual and f', as in --set {f.name}={usual}'}.")
+            name = f.name.replace("_", "-")
+            raise Mistake(f"{name} is {shown}, which {wrong}{usual and f', as in {usual}'}.")
 
 
 def _wrong(f: Field, value: Any) -> str:
@@ -101,7 +102,7 @@ def _range(limits: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, words)) or "a number"
 
 
-def read(f: Field, text: str, owner: str) -> Any:
+def read(f: Field, text: str, method: str = "") -> Any:
     """A field's value from a text, read as the field's type."""
     wanted = kind(f)
     try:
@@ -109,8 +110,15 @@ def read(f: Field, text: str, owner: str) -> Any:
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
         return wanted(text)
     except (ValueError, KeyError):
-        words = "".join(f" or {word}" for word in f.metadata.get("words", ()))
-        raise Mistake(f"{owner}: {f.name}={text} is not {_A[wanted]}{words}, as in {f.name}={f.default}.") from None
+        raise _of_another_kind(f, text, method) from None
+
+
+def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
+    wanted = " or ".join([_A[kind(f)], *f.metadata.get("words", ())])
+    usual = "" if f.default in (MISSING, None) else str(f.default)
+    if method:
+        return Mistake(f"{method}: {f.name}={value} is not {wanted}{usual and f', as in {f.name}={usual}'}.")
+    return Mistake(f"{f.name.replace('_', '-')} is {value}, which is not {wanted}{usual and f', as in {usual}'}.")
 
 
 # ---------------------------------------------------------------- the settings of a job
@@ -124,8 +132,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            object.__setattr__(self, f.name, _plain(f, getattr(self, f.name), self.job))
-        check(self, self.job, "--{}")
+            object.__setattr__(self, f.name, _plain(f, getattr(self, f.name)))
+        check(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as values that JSON and TOML have."""
@@ -152,7 +160,7 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 
-def _plain(f: Field, value: Any, owner: str) -> Any:
+def _plain(f: Field, value: Any) -> Any:
     """A setting's value as the type it has, from what a flag, a keyword or a table may hold."""
     wanted, about = kind(f), f.metadata
     if wanted is dict and value is None:
@@ -168,11 +176,11 @@ def _plain(f: Field, value: Any, owner: str) -> Any:
     if wanted is str and isinstance(value, PathLike):
         return str(value)
     if wanted in (int, float, bool) and isinstance(value, str):
-        return read(f, value, owner)
-    if wanted in (int, float) and hasattr(value, "item"):  # numpy's and torch's numbers
+        return read(f, value)
+    if wanted in (int, float, bool) and hasattr(value, "item"):  # numpy's and torch's numbers
         value = value.item()
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is wanted or about.get("objects"):
+    if isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool) or about.get("objects"):
         return value
-    raise Mistake(f"{owner}: {f.name}={value!r} is not {_A[wanted]}, as in {f.name}={f.default}.")
+    raise _of_another_kind(f, value)
