@@ -16,6 +16,10 @@ from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
 
 
+Forms = Callable[[Id], Mapping[str, Form]]
+"""Of a client's answer, what its fields must be."""
+
+
 def _warn(sentence: str) -> None:
     logging.getLogger("grapevine").warning(sentence)
 
@@ -54,7 +58,7 @@ class Server:
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
     def ask(self, step: Callable, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
-            everybody: bool = False, form: Callable[[Id], Mapping[str, Form]] | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
+            everybody: bool = False, form: Forms | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
         """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
         so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
         run with a sentence.
@@ -77,7 +81,7 @@ class Server:
         return replies
 
     def _good(self, name: str, step: Callable, requests: dict[Id, dict], came: dict[Id, dict],
-              form: Callable[[Id], Mapping[str, Form]] | None) -> dict[Id, dict]:  # fmt: skip
+              form: Forms | None) -> dict[Id, dict]:  # fmt: skip
         """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
         replies: dict[Id, dict] = {}
         for i in (i for i in requests if i in came):
