@@ -15,7 +15,6 @@ from grapevine.core.network import Meter, ModelSource, Network
 from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
 
-
 Forms = Callable[[Id], Mapping[str, Form]]
 """Of a client's answer, what its fields must be."""
 
