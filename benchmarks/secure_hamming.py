@@ -69,8 +69,8 @@ def run_psm(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dic
 
 def run_mlwe(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dict]:
     watch, params = Stopwatch(), mlwe.Params.for_bits(L)
-    secret, message = watch("j encrypts", mlwe.encrypt, params, graph.unpack(x, L))
-    reply, R = watch("k", mlwe.evaluate, params, message, graph.unpack(y, L))
+    secret, message = watch("j encrypts", mlwe.encrypt, params, np.unpackbits(x, axis=1, count=L))
+    reply, R = watch("k", mlwe.evaluate, params, message, np.unpackbits(y, axis=1, count=L))
     T = watch("j decrypts", mlwe.decrypt, secret, reply)
     H = watch("server", mlwe.combine, params, T, R)
     return H, watch.seconds, {"ciphertexts": size(message), "reply": size(reply), "shares": size(T) + size(R)}
@@ -79,8 +79,8 @@ def run_mlwe(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, di
 def run_paillier(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dict]:
     watch = Stopwatch()
     key = watch("j makes a key", paillier.make_key)
-    message = watch("j encrypts", paillier.encrypt_columns, key, graph.unpack(x, L))
-    reply, R = watch("k", paillier.answer, message, graph.unpack(y, L))
+    message = watch("j encrypts", paillier.encrypt_columns, key, np.unpackbits(x, axis=1, count=L))
+    reply, R = watch("k", paillier.answer, message, np.unpackbits(y, axis=1, count=L))
     T = watch("j decrypts", paillier.open_answer, key, reply, len(x), L, len(y))
     H = watch("server", paillier.distances, T, R, len(x), len(y), L)
     return H, watch.seconds, {"ciphertexts": size(message), "reply": size(reply), "shares": size(T) + size(R)}
@@ -88,8 +88,8 @@ def run_paillier(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict
 
 def run_ot(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dict]:
     watch, sent = Stopwatch(), {"base": 0, "u": 0, "tau": 0, "shares": 0}
-    j = ot.Sender(graph.unpack(x, L), len(y), b"benchmark")
-    k = ot.Receiver(graph.unpack(y, L), len(x), b"benchmark")
+    j = ot.Sender(np.unpackbits(x, axis=1, count=L), len(y), b"benchmark")
+    k = ot.Receiver(np.unpackbits(y, axis=1, count=L), len(x), b"benchmark")
     offer = watch("base transfers", k.offer)
     chosen = watch("base transfers", j.choose, offer)
     watch("base transfers", k.learn_keys, chosen)

@@ -26,6 +26,7 @@ import numpy as np
 from grapevine.core import Server, SubProtocol, param, step
 from grapevine.core.errors import Mistake
 from grapevine.crypto import mlwe, psm, session
+from grapevine.crypto.bits import hamming
 from grapevine.crypto.stream import context, fresh_secret
 
 if TYPE_CHECKING:
@@ -115,8 +116,6 @@ class Plain(SecureHamming):
         return dict(bits=bits)
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
-        from grapevine.graph import hamming
-
         pairs = [(j, k) for j, k in group.pairs if j in firsts and k in firsts]
         return set(firsts), ((j, k, hamming(firsts[j]["bits"], firsts[k]["bits"]).astype(np.uint16)) for j, k in pairs)
 

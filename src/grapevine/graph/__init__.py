@@ -1,61 +1,21 @@
 """Similarity graphs and label propagation: hashing, neighbours, propagation, and scikit-learn's estimator."""
 
+from grapevine.crypto.bits import hamming
+from grapevine.graph.hashing import Grid, hash_bits, hyperplanes, on_grid
+from grapevine.graph.neighbours import KBest, cosine, nearest, nearest_cosine
 from grapevine.graph.propagation import (
-    BLOCK,
-    COLUMNS,
-    FAR,
-    PRESETS,
-    STEP,
-    Grid,
-    KBest,
-    LabelSpreading,
-    Solution,
     class_mass,
-    cosine,
     distributions,
     graph,
-    hamming,
-    hash_bits,
-    hyperplanes,
     influence_columns,
     label_matrix,
     labels_and_confidence,
-    nearest,
-    nearest_cosine,
     normalise,
-    on_grid,
     solve,
-    solve_dense,
-    unpack,
-    usable_threads,
 )
+from grapevine.graph.spreading import LabelSpreading
 
 __all__ = [
-    "BLOCK",
-    "COLUMNS",
-    "FAR",
-    "Grid",
-    "KBest",
-    "LabelSpreading",
-    "PRESETS",
-    "STEP",
-    "Solution",
-    "class_mass",
-    "cosine",
-    "distributions",
-    "graph",
-    "hamming",
-    "hash_bits",
-    "hyperplanes",
-    "influence_columns",
-    "label_matrix",
-    "labels_and_confidence",
-    "nearest",
-    "nearest_cosine",
-    "normalise",
-    "on_grid",
-    "solve",
-    "solve_dense",
-    "unpack",
-    "usable_threads",
-]
+    "Grid", "KBest", "LabelSpreading", "class_mass", "cosine", "distributions", "graph", "hamming", "hash_bits", "hyperplanes",
+    "influence_columns", "label_matrix", "labels_and_confidence", "nearest", "nearest_cosine", "normalise", "on_grid", "solve",
+]  # fmt: skip

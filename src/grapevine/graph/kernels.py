@@ -1,4 +1,4 @@
-"""The graph engine's inner loops, compiled by numba at first use and cached on disk; `graph.py` is their only caller.
+"""The graph engine's inner loops, compiled by numba at first use and cached on disk; `neighbours` and `propagation` call them.
 
 They release the interpreter's lock and run in threads of our own: numba's thread pool may not be entered by two threads at
 once, and clients are run in threads. A module of its own, because numba takes half a second to load.
@@ -9,25 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-from grapevine.graph import COLUMNS
-
-
-@intrinsic
-def popcount(typingctx, word):
-    return types.uint64(types.uint64), lambda ctx, builder, signature, args: builder.ctpop(args[0])
-
-
-@njit(nogil=True, cache=True)
-def hamming(A, B, out):
-    for i in range(A.shape[0]):
-        for j in range(B.shape[0]):
-            h = np.uint64(0)
-            for w in range(A.shape[1]):
-                h += popcount(A[i, w] ^ B[j, w])
-            out[i, j] = np.int32(h)
+from grapevine.graph.blocks import COLUMNS
 
 
 @njit(nogil=True, cache=True)
@@ -80,9 +64,12 @@ def offer(block, rows, cols, square, keys):
 
 
 @njit(nogil=True, cache=True)
-def conjugate_gradients(indptr, indices, data, alpha, Y, tol, max_iter, Z):
-    """Solve (I − αW) Z = Y, each of the COLUMNS columns on its own, all in step. Returns iterations and residuals."""
-    n = Y.shape[0]
+def conjugate_gradients(edges, alpha, Y, tol, max_iter, Z):
+    """Solve (I − αW) Z = Y, each of the COLUMNS columns on its own, all in step; returns the number of iterations.
+
+    `edges` are indptr, indices and data of W.
+    """
+    (indptr, indices, data), n = edges, Y.shape[0]
     R, P, Q = Y.copy(), Y.copy(), np.zeros_like(Y)
     rr, pq, new, step = np.zeros(COLUMNS), np.zeros(COLUMNS), np.zeros(COLUMNS), np.zeros(COLUMNS)
     for i in range(n):
