@@ -10,20 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from grapevine.core.errors import Mistake
-from grapevine.learn.networks import (
-    NORMS,
-    Dropout,
-    Network,
-    StaticBatchNorm2d,
-    WeightNormConv2d,
-    batch_statistics,
-    build,
-    combine_statistics,
-    load_statistics,
-    names,
-    parameter_count,
-    wrap,
-)
+from grapevine.learn.layers import Dropout, WeightNormConv2d
+from grapevine.learn.networks import Network, build, names, parameter_count, wrap
+from grapevine.learn.normalisation import NORMS, StaticBatchNorm2d, batch_statistics, combine_statistics, load_statistics
 
 SMALLEST = {
     "linear": (1, 2, 2), "mlp": (1, 2, 2), "cnn": (1, 4, 4), "cnn13": (3, 12, 12), "resnet8": (1, 8, 8), "resnet9": (3, 8, 8),
@@ -367,7 +356,7 @@ def test_statistics_of_one_batch_are_torchs_in_every_layer():
     shape = (3, 8, 8)
     x = images(10, shape)
     net = build("cnn", shape, 4, "sbn")
-    ours = combine_statistics([batch_statistics(net, [(x, torch.zeros(10))])])
+    ours = combine_statistics([batch_statistics(net, [x])])
     theirs = cumulative(shape, [x])
     assert {n.rsplit(".", 1)[0] for n in ours} == set(theirs)
     for name, (mean, var) in theirs.items():

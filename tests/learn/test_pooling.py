@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grapevine.learn.networks import PoolReLU, build
+from grapevine.learn.layers import PoolReLU
+from grapevine.learn.networks import build
 
 
 def both(x, gradient):

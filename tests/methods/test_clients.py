@@ -22,7 +22,8 @@ from grapevine.crypto.stream import context, hkdf
 from grapevine.data.augment import Views
 from grapevine.learn import bases, pseudo, vectors
 from grapevine.learn import losses as semi
-from grapevine.learn.networks import StaticBatchNorm2d, build
+from grapevine.learn.networks import build
+from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import fedmatch, fedrgd, fedsiam, fixmatch, protofssl
 from grapevine.run import driver as experiment
 from grapevine.run.driver import Experiment, model_source

@@ -21,6 +21,7 @@ from grapevine.jobs import disclosure
 from grapevine.learn import alternate, heads
 from grapevine.learn import networks as models
 from grapevine.learn.losses import draw_beta, label_contrastive
+from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import fedanchor, fedcon, mp_ssfl, relevance
 from grapevine.report import train as report
 from grapevine.run.driver import Experiment, model_source
@@ -385,7 +386,7 @@ def test_statistics_are_those_of_all_rows_and_make_predictions_independent_of_th
     shared = method.shared(new)
     first = next(name for name in shared["statistics"] if name.endswith(".mean")).removesuffix(".mean")
     model = server.model(shared["weights"])
-    assert isinstance(model.get_submodule(first), models.StaticBatchNorm2d)  # `bn` was replaced
+    assert isinstance(model.get_submodule(first), StaticBatchNorm2d)  # `bn` was replaced
     inputs = []
     model.get_submodule(first).register_forward_pre_hook(lambda layer, x: inputs.append(x[0]))
     with torch.no_grad():

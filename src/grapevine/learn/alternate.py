@@ -17,7 +17,8 @@ from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import Weights
 from grapevine.learn.losses import cross_entropy, mixup
-from grapevine.learn.networks import Network, StaticBatchNorm2d, batch_statistics, combine_statistics, load_statistics
+from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
 
 MANY = 1000  # labels at the server from which its batches are large
 SMALL_BATCH, LARGE_BATCH = 10, 250
@@ -119,17 +120,6 @@ def outputs(
 
 
 # ---------------------------------------------------------------- static batch normalisation
-
-
-def with_static_norm(net: Network) -> Network:
-    """The same network with static in place of running statistics wherever it normalises images by the batch."""
-    for parent in list(net.modules()):
-        for name, layer in parent.named_children():
-            if isinstance(layer, nn.BatchNorm2d):
-                static = StaticBatchNorm2d(layer.num_features, layer.eps)
-                static.weight, static.bias = layer.weight, layer.bias
-                setattr(parent, name, static)
-    return net
 
 
 def own_statistics(model: Network, rows: Rows) -> dict[str, Tensor]:

@@ -12,18 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
-from grapevine.learn.networks import BatchNorm1d, Network
-
-
-def linear(inputs: int, outputs: int, rng: torch.Generator) -> nn.Linear:
-    """A linear layer with torch's own bounds (±1/√inputs) drawn from this generator."""
-    with torch.device("meta"):  # a layer initialises itself from the global generator; here it cannot
-        layer = nn.Linear(inputs, outputs)
-    bound = inputs**-0.5
-    layer.weight, layer.bias = (
-        nn.Parameter(torch.empty(t.shape).uniform_(-bound, bound, generator=rng)) for t in layer.parameters()
-    )
-    return layer
+from grapevine.learn.layers import linear
+from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import BatchNorm1d
 
 
 class TwoHeads(Network):

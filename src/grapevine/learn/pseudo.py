@@ -22,9 +22,10 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import Weights
-from grapevine.learn.heads import linear
+from grapevine.learn.layers import linear
 from grapevine.learn.losses import nt_xent, one_hot
-from grapevine.learn.networks import BatchNorm1d, Network
+from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import BatchNorm1d
 
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.learn import average, bases, subtract
-from grapevine.learn import networks as models
+from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import with_group_norm
 from grapevine.methods.fixmatch import cosine, fit_fixmatch, none_of
 
 
@@ -44,7 +44,7 @@ class FedRGD(Method):
     batch: int = param(64, "B", "labelled rows in a batch, and unlabelled rows")
     group_norm: bool = param(True, "", "replace the model's batch normalisation by group normalisation")
 
-    def network(self, base: models.Network) -> models.Network:
+    def network(self, base: Network) -> Network:
         return with_group_norm(base) if self.group_norm else base
 
     def check(self, server: Server) -> None:
@@ -97,12 +97,3 @@ class FedRGD(Method):
         chosen = server.sample(t)
         order = torch.randperm(len(chosen), generator=server.rng("groups", t)).tolist()
         return {id: place % self.groups for id, place in zip(chosen, order)}
-
-
-def with_group_norm(net: models.Network) -> models.Network:
-    """The same network with group normalisation wherever it normalised by the batch, by running or by static statistics."""
-    for parent in list(net.modules()):
-        for name, layer in parent.named_children():
-            if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, models.StaticBatchNorm2d)):
-                setattr(parent, name, models._norm("gn", layer.num_features))
-    return net

@@ -27,9 +27,9 @@ from grapevine.core import Client, Method, Predict, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import Stream, context, fresh_secret
 from grapevine.learn import average, bases, pull, subtract
-from grapevine.learn import networks as models
 from grapevine.learn.losses import cross_entropy, prototype_logits, prototypes, sharpen
 from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import BatchNorm2d, StaticBatchNorm2d, replace_norms
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,7 @@ class ProtoFSSL(Method):
 
     def network(self, base: Network) -> Network:
         """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
-        for parent in list(base.modules()):
-            for name, layer in parent.named_children():
-                if isinstance(layer, models.StaticBatchNorm2d):
-                    setattr(parent, name, models.BatchNorm2d(layer.num_features, layer.eps, momentum=1.0))
+        replace_norms(base, (StaticBatchNorm2d,), lambda layer: BatchNorm2d(layer.num_features, layer.eps, momentum=1.0))
         return Network(base.features, nn.Identity(), base.features_dim)
 
     def check(self, server: Server) -> None:

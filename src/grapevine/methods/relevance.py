@@ -30,7 +30,7 @@ from grapevine.core import Client, Id, Method, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.learn import average, bases, fit, require_finite
-from grapevine.learn.heads import linear
+from grapevine.learn.layers import linear
 from grapevine.learn.losses import one_hot
 from grapevine.learn.networks import Network
 

@@ -23,6 +23,7 @@ from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, alternate, average, bases, parameter_names, subtract
 from grapevine.learn.losses import pseudo_labels
 from grapevine.learn.networks import Network
+from grapevine.learn.normalisation import with_static_norm
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SemiFL(Method):
     pretrain: int = param(0, "", "passes over the server's rows before the first round")
 
     def network(self, base: Network) -> Network:
-        return alternate.with_static_norm(base) if self.sbn else base
+        return with_static_norm(base) if self.sbn else base
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
