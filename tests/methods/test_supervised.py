@@ -74,7 +74,7 @@ def test_fedprox_with_mu_0_is_fedavg_bit_for_bit(digits):
         new.append(method.round(server, method.setup(server))["weights"])
     assert all(torch.equal(new[0][name], new[1][name]) for name in new[0])
     with pytest.raises(Mistake, match="mu=-1 cannot work"):
-        methods.FedProx(mu=-1.0).check(server)
+        methods.FedProx(mu=-1.0)
 
 
 def test_scaffold_follows_algorithm_1_for_two_rounds(digits):

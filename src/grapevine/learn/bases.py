@@ -2,7 +2,7 @@
 
 A method trains by a function of its own; what differs between the three is what is added to its gradients, what a client sends
 back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And how far
-clients moved, for the history, and what many methods ask of their fields before a run.
+clients moved, for the history, and what many methods ask of a server before a run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
-from grapevine.core import Client, Id, Method, Server, parameters
+from grapevine.core import Client, Id, Method, Server
 from grapevine.core.errors import Mistake
 from grapevine.learn import Weights, add, average, parameter_names, pull, push, subtract
 from grapevine.learn.losses import gradient_diversity
@@ -25,41 +25,6 @@ Train = Callable[[Network, Callable[[Network], None] | None], int]
 
 
 # ---------------------------------------------------------------- before the run
-
-
-def check(method: Method) -> None:
-    """A base that is known, with a proximal term that pulls."""
-    if method.base not in BASES:
-        raise Mistake(f"{method.name}: base={method.base} is not known: take {', '.join(BASES)}.")
-    check_fields(method, least=dict(mu=0))
-
-
-def check_fields(
-    method: Method, least: Mapping[str, float] | None = None, above: Iterable[str] = (), shares: Iterable[str] = ()
-) -> None:
-    """Refuse numbers below `least`, not above 0, or outside 0 to 1 (shares, probabilities, decays); in any field, NaN and ∞."""
-    asked = [(name, smallest, math.inf, f"{smallest:g} or more") for name, smallest in (least or {}).items()]
-    asked += [(name, math.ulp(0.0), math.inf, "more than 0") for name in above]
-    asked += [(name, 0, 1, "0 to 1") for name in shares]
-    numbers = [f.name for f in parameters(type(method)) if isinstance(f.default, float)]
-    asked += [(name, -math.inf, math.inf, "a number") for name in numbers]
-    for name, low, high, take in asked:
-        value = getattr(method, name)
-        if not (low <= value <= high and math.isfinite(value)):
-            raise Mistake(
-                f"{method.name}: {name}={value:g} cannot work: take {take}, as in --set {name}={_usual(method, name):g}."
-            )
-
-
-def _usual(method: Method, name: str) -> float:
-    return type(method).__dataclass_fields__[name].default
-
-
-def check_words(method: Method, **known: tuple[str, ...]) -> None:
-    """Refuse a word that a field does not know."""
-    for name, words in known.items():
-        if getattr(method, name) not in words:
-            raise Mistake(f"{method.name}: {name}={getattr(method, name)} is not known: take {' or '.join(words)}.")
 
 
 def check_labelled(method: Method, labels: Mapping[Id, int]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
-from grapevine.learn import bases, fit
+from grapevine.learn import fit
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,9 @@ class Alone(Method):
     title = "each client alone (lower bound)"
     personal = True
 
-    lr: float = param(0.1, "η", "learning rate")
-    epochs: int = param(5, "E", "passes over the labelled rows per round")
-    batch: int = param(50, "B", "batch size")
-
-    def check(self, server: Server) -> None:
-        bases.check_fields(self, dict(epochs=1, batch=1), above=["lr"])
+    lr: float = param(0.1, "η", "learning rate", above=0)
+    epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
+    batch: int = param(50, "B", "batch size", least=1)
 
     @step
     def train(self, client: Client, round: int) -> dict:
@@ -59,12 +56,11 @@ class ServerOnly(Method):
     title = "the server alone with its own labels (lower bound)"
     takes = frozenset({"server", "both"})
 
-    lr: float = param(0.1, "η", "learning rate")
-    epochs: int = param(5, "E", "passes over the server's rows per round")
-    batch: int = param(50, "B", "batch size")
+    lr: float = param(0.1, "η", "learning rate", above=0)
+    epochs: int = param(5, "E", "passes over the server's rows per round", least=1)
+    batch: int = param(50, "B", "batch size", least=1)
 
     def check(self, server: Server) -> None:
-        bases.check_fields(self, dict(epochs=1, batch=1), above=["lr"])
         if server.data is None or not len(server.data):
             raise Mistake("server-only needs labels at the server: say --labels server:500.")
 

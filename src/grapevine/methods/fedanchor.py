@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grapevine.core import Client, Method, Predict, Server, param, step, wire
-from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, alternate, average, bases
@@ -40,41 +39,36 @@ class FedAnchor(Method):
     title = "FedAnchor: pseudo-labels by cosine to the server's labelled anchors (Qiu et al. 2024)"
     takes = frozenset({"server"})
 
-    threshold: float = param(0.6, "t", "a row is in the fix set if its largest mean cosine is above; -1: always")
-    width: int = param(128, "", "dimensions of the latent space")
+    threshold: float = param(0.6, "t", "a row is in the fix set if its best mean cosine is above; -1: always", least=-1, most=1)
+    width: int = param(128, "", "dimensions of the latent space", least=1)
     contrastive: bool = param(True, "L_c", "train the label contrastive loss; false: feature vectors are compared")
-    temperature: float = param(0.1, "τ", "of the label contrastive loss")
+    temperature: float = param(0.1, "τ", "of the label contrastive loss", least=0.003)
     per_class: bool = param(False, "", "denominator of l(c): pairs with class c only, not all across classes")
     head_only: bool = param(False, "", "the contrastive loss moves the anchor head, not the backbone")
-    ensembles: int = param(0, "", "weak views whose similarities are averaged for a pseudo-label; 0: the row itself")
+    ensembles: int = param(0, "", "weak views whose similarities are averaged for a pseudo-label; 0: the row itself", least=0)
     compact: bool = param(False, "", "send a mean direction per class instead of every anchor")
     client_mixup: bool = param(True, "", "the mix loss at the clients")
     server_mixup: bool = param(False, "", "the mix loss at the server: FedAnchor (mix)")
     server_strong: bool = param(True, "", "L_s on strong views, as the paper; false: on weak ones, as SemiFL's server")
-    mix: float = param(1.0, "b", "weight of the mix loss")
-    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)")
-    pretrain: int = param(5, "", "passes over the anchors before the first round, of both losses")
-    pretrain_lr: float = param(0.05, "", "learning rate of the pre-training")
-    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds")
-    momentum: float = param(0.9, "", "Nesterov momentum of SGD, forgotten between rounds, at the server between epochs")
-    weight_decay: float = param(5e-4, "", "L2 penalty")
-    clip: float = param(1.0, "", "longest gradient")
-    epochs: int = param(5, "E", "passes over the fix set per round")
-    batch: int = param(10, "", "batch size of the clients")
-    server_epochs: int = param(1, "", "passes over the anchors per round, of each loss")
-    server_batch: int = param(0, "", "batch size at the server; 0: 10, or 250 above 1000 anchors")
-    contrastive_batch: int = param(0, "", "batch size of the contrastive loss; 0: ten rows a class, at least 50")
+    mix: float = param(1.0, "b", "weight of the mix loss", least=0)
+    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)", above=0)
+    pretrain: int = param(5, "", "passes over the anchors before the first round, of both losses", least=0)
+    pretrain_lr: float = param(0.05, "", "learning rate of the pre-training", above=0)
+    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds", above=0)
+    momentum: float = param(0.9, "", "Nesterov momentum, forgotten between rounds, at the server between epochs", least=0, most=1)
+    weight_decay: float = param(5e-4, "", "L2 penalty", least=0)
+    clip: float = param(1.0, "", "longest gradient", above=0)
+    epochs: int = param(5, "E", "passes over the fix set per round", least=1)
+    batch: int = param(10, "", "batch size of the clients", least=1)
+    server_epochs: int = param(1, "", "passes over the anchors per round, of each loss", least=0)
+    server_batch: int = param(0, "", "batch size at the server; 0: 10, or 250 above 1000 anchors", least=0)
+    contrastive_batch: int = param(0, "", "batch size of the contrastive loss; 0: ten rows a class, at least 50", least=0)
 
     def network(self, base: Network) -> Network:
         return TwoHeads(base, self.width) if self.contrastive else base
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        if not -1 <= self.threshold <= 1:
-            raise Mistake(f"fedanchor: threshold={self.threshold:g} is no cosine: take −1 to 1, as in --set threshold=0.6.")
-        least = dict(width=1, temperature=0.003, ensembles=0, mix=0, pretrain=0, epochs=1, batch=1, server_epochs=0)
-        least |= dict(server_batch=0, contrastive_batch=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr", "pretrain_lr", "clip", "beta"], shares=["momentum"])
 
     def latent(self, model: Network, x: Tensor) -> Tensor:
         """z: the anchor head's output, or in the ablation the features."""

@@ -23,14 +23,13 @@ class FedAvg(Method):
     name = "fedavg"
     title = "FedAvg on the labelled rows (McMahan et al. 2017)"
 
-    lr: float = param(0.1, "η", "learning rate of the clients")
-    epochs: int = param(5, "E", "passes over the labelled rows per round")
-    batch: int = param(50, "B", "batch size of the clients")
-    momentum: float = param(0.0, "", "momentum of the clients' SGD, forgotten between rounds")
-    weight_decay: float = param(0.0, "", "L2 penalty of the clients' SGD")
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
+    momentum: float = param(0.0, "", "momentum of the clients' SGD, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(0.0, "", "L2 penalty of the clients' SGD", least=0)
 
     def check(self, server: Server) -> None:
-        bases.check_fields(self, least=dict(epochs=1, batch=1, weight_decay=0), above=["lr"], shares=["momentum"])
         bases.note_unused_labels(self, server)
 
     @step
@@ -58,13 +57,11 @@ class Supervised(FedAvg):
     takes = frozenset({"clients", "server", "both"})
     reveal = True
 
-    server_epochs: int = param(0, "", "passes over the server's rows after every average")
-    server_batch: int = param(10, "", "batch size at the server")
-    pretrain: int = param(0, "", "passes over the server's rows before the first round")
+    server_epochs: int = param(0, "", "passes over the server's rows after every average", least=0)
+    server_batch: int = param(10, "", "batch size at the server", least=1)
+    pretrain: int = param(0, "", "passes over the server's rows before the first round", least=0)
 
     def check(self, server: Server) -> None:
-        least = dict(epochs=1, batch=1, weight_decay=0, server_epochs=0, server_batch=1, pretrain=0)
-        bases.check_fields(self, least, above=["lr"], shares=["momentum"])
         if (self.server_epochs or self.pretrain) and not bases.has_rows(server):
             raise Mistake("supervised: server_epochs and pretrain need labels at the server: say --labels server:500.")
 

@@ -35,6 +35,8 @@ from grapevine.learn import average, bases, pseudo
 from grapevine.methods.xclp import XCLP as Algorithm1
 from grapevine.methods.xclp import TooFew
 
+INITS = ("supervised", "contrastive", "pretrained", "random")
+
 
 @dataclass(frozen=True)
 class XCLP(Method):
@@ -44,22 +46,22 @@ class XCLP(Method):
     title = "FedAvg+XCLP: labels propagated across clients (Scott et al. 2023, Algorithm 2)"
     seeks_labels = True
 
-    alpha: float = param(0.99, "α", "how far labels spread")
-    neighbours: int = param(10, "k", "neighbours of a row in the graph")
+    alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
+    neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
     bits: int = param(4096, "L", "bits of a hash")
     hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain")
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
-    graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train")
-    init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random")
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
+    graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train", least=0)
+    init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random", choices=INITS)
     init_run: str = param("", "", "with init=pretrained: the folder of a finished run with the same model")
-    warmup: float = param(0.5, "", "with init=supervised or contrastive: share of the rounds in stage 1")
-    temperature: float = param(0.5, "τ", "of the contrastive loss, with init=contrastive")
-    base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
-    mu: float = param(0.01, "μ", "proximal term, for base=fedprox")
-    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards")
-    epochs: int = param(5, "E", "passes per round")
-    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them")
-    weight_decay: float = param(2e-4, "", "L2 penalty")
+    warmup: float = param(0.5, "", "with init=supervised or contrastive: share of the rounds in stage 1", least=0, most=1)
+    temperature: float = param(0.5, "τ", "of the contrastive loss, with init=contrastive", above=0)
+    base: str = param("fedavg", "", "fedavg, fedprox or scaffold", choices=bases.BASES)
+    mu: float = param(0.01, "μ", "proximal term, for base=fedprox", least=0)
+    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards", above=0)
+    epochs: int = param(5, "E", "passes per round", least=1)
+    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them", least=1)
+    weight_decay: float = param(2e-4, "", "L2 penalty", least=0)
     augment: bool = param(True, "", "weak views (translation, flip) in training")
 
     @property
@@ -75,16 +77,12 @@ class XCLP(Method):
         return (self.first_stage(rounds),)
 
     def check(self, server: Server) -> None:
-        bases.check(self)
         if not isinstance(self.hamming, SecureHamming):
             raise Mistake(
                 f"xclp: hamming={self.hamming!r} is no protocol: from grapevine.crypto.hamming import protocol, and say "
                 "hamming=protocol('psm')."
             )
         self.algorithm1.check()
-        bases.check_words(self, init=("supervised", "contrastive", "pretrained", "random"))
-        least = dict(neighbours=1, graph_clients=0, epochs=1, batch=1, weight_decay=0)
-        bases.check_fields(self, least, above=["lr", "temperature"], shares=["warmup"])
         if (self.init == "pretrained") != bool(self.init_run):
             raise Mistake(
                 f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained, and only there."

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, alternate, average, bases
+from grapevine.learn import Weights, alternate, average
 from grapevine.learn.heads import Projected
 from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy, ema_, sigmoid_rampup
 from grapevine.learn.networks import Network
@@ -35,26 +35,24 @@ class FedCon(Method):
     title = "FedCon: BYOL at the clients, labels and consistency at the server (Long et al. 2021)"
     takes = frozenset({"server"})
 
-    ema: float = param(0.999, "τ", "decay of the clients' target")
-    hidden: int = param(512, "", "units of the projector's hidden layer")
-    lr: float = param(0.03, "η", "learning rate of the clients")
-    momentum: float = param(0.9, "", "momentum of the clients' SGD, forgotten between rounds")
-    weight_decay: float = param(5e-4, "", "L2 penalty of the clients' SGD")
-    epochs: int = param(5, "E", "passes over a client's rows per round")
-    batch: int = param(50, "B", "batch size of the clients")
-    server_lr: float = param(0.01, "", "learning rate of the server")
-    server_momentum: float = param(0.5, "", "momentum of the server's SGD, forgotten between rounds")
-    server_epochs: int = param(5, "", "passes over the server's rows per round")
-    server_batch: int = param(10, "", "batch size of the server")
-    ramp: int = param(100, "", "rounds until the consistency loss has its full weight")
+    ema: float = param(0.999, "τ", "decay of the clients' target", least=0, most=1)
+    hidden: int = param(512, "", "units of the projector's hidden layer", least=1)
+    lr: float = param(0.03, "η", "learning rate of the clients", above=0)
+    momentum: float = param(0.9, "", "momentum of the clients' SGD, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(5e-4, "", "L2 penalty of the clients' SGD", least=0)
+    epochs: int = param(5, "E", "passes over a client's rows per round", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
+    server_lr: float = param(0.01, "", "learning rate of the server", above=0)
+    server_momentum: float = param(0.5, "", "momentum of the server's SGD, forgotten between rounds", least=0, most=1)
+    server_epochs: int = param(5, "", "passes over the server's rows per round", least=1)
+    server_batch: int = param(10, "", "batch size of the server", least=1)
+    ramp: int = param(100, "", "rounds until the consistency loss has its full weight", least=0)
 
     def network(self, base: Network) -> Network:
         return Projected(base, self.hidden)
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        least = dict(hidden=1, epochs=1, batch=1, server_epochs=1, server_batch=1, ramp=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr", "server_lr"], shares=["ema", "momentum", "server_momentum"])
 
     # ------------------------------------------------------------ client
 

@@ -45,26 +45,23 @@ class FedMatch(Method):
     title = "FedMatch: disjoint weights for labelled and unlabelled rows, helpers (Jeong et al. 2021)"
     takes = frozenset({"clients", "server", "both"})
 
-    helpers: int = param(2, "H", "models of other clients that help a client; 0: none")
-    interval: int = param(10, "R_H", "rounds between renewals of the helpers")
-    threshold: float = param(0.75, "τ", "least probability of a row that is learned from")
-    supervised: float = param(10.0, "λ_s", "weight of the labelled loss")
-    consistency: float = param(1e-2, "λ_ICCS", "weight of the consistency with helpers")
-    agreement: float = param(1e-2, "λ_a", "weight of the loss on voted labels")
-    l2: float = param(10.0, "λ_L2", "weight of ‖σ − ψ‖²")
+    helpers: int = param(2, "H", "models of other clients that help a client; 0: none", least=0)
+    interval: int = param(10, "R_H", "rounds between renewals of the helpers", least=1)
+    threshold: float = param(0.75, "τ", "least probability of a row that is learned from", least=0, most=1)
+    supervised: float = param(10.0, "λ_s", "weight of the labelled loss", least=0)
+    consistency: float = param(1e-2, "λ_ICCS", "weight of the consistency with helpers", least=0)
+    agreement: float = param(1e-2, "λ_a", "weight of the loss on voted labels", least=0)
+    l2: float = param(10.0, "λ_L2", "weight of ‖σ − ψ‖²", least=0)
     l1: float = param(-1.0, "λ_L1", "weight of ‖ψ‖₁; below 0: 1e-4 with labels at the clients, 1e-5 with labels at the server")
     cut: float = param(-1.0, "", "changes up to this are not sent up; below 0: 5e-5 and 1e-5")
-    psi: float = param(0.2, "", "ψ begins as this share of σ")
-    lr: float = param(1e-3, "η", "learning rate of plain SGD")
+    psi: float = param(0.2, "", "ψ begins as this share of σ", least=0, most=1)
+    lr: float = param(1e-3, "η", "learning rate of plain SGD", above=0)
     patience: int = param(-1, "", "rounds without a lower labelled loss until η is divided by 3; 0: never; below 0: 5 and 20")
-    epochs: int = param(1, "E", "passes over the rows per round")
-    batch: int = param(0, "B", "labelled rows in a batch, or unlabelled where there are none; 0: 10 and 100")
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
+    epochs: int = param(1, "E", "passes over the rows per round", least=1)
+    batch: int = param(0, "B", "labelled rows in a batch, or unlabelled where there are none; 0: 10 and 100", least=0)
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
     def check(self, server: Server) -> None:
-        least = dict(helpers=0, interval=1, epochs=1, batch=0, supervised=0, consistency=0, agreement=0, l2=0)
-        bases.check_fields(self, least, above=["lr"], shares=["threshold", "psi"])
-        bases.check_words(self, preset=("paper", "code"))
         if self.helpers >= len(server.clients):
             raise Mistake(f"fedmatch: helpers={self.helpers}, and a client has {len(server.clients) - 1} others: take fewer.")
         if self.helpers > server.per_round * self.interval:

@@ -21,13 +21,12 @@ class FedProx(Method):
     name = "fedprox"
     title = "FedProx on the labelled rows (Li et al. 2020)"
 
-    mu: float = param(0.01, "μ", "strength of the proximal term μ/2 · ‖w − wᵗ‖²")
-    lr: float = param(0.1, "η", "learning rate of the clients")
-    epochs: int = param(5, "E", "passes over the labelled rows per round")
-    batch: int = param(50, "B", "batch size of the clients")
+    mu: float = param(0.01, "μ", "strength of the proximal term μ/2 · ‖w − wᵗ‖²", least=0)
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        bases.check_fields(self, least=dict(mu=0, epochs=1, batch=1), above=["lr"])
         bases.note_unused_labels(self, server)
 
     @step

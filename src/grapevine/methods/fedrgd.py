@@ -34,22 +34,20 @@ class FedRGD(Method):
     title = "FedRGD: FixMatch, group normalisation, averages in groups (Zhang et al. 2021)"
     takes = frozenset({"clients", "server", "both"})
 
-    groups: int = param(2, "S", "groups that clients are averaged in")
-    period: int = param(16, "T", "steps between two averages")
-    threshold: float = param(0.95, "τ", "least probability of a pseudo-label")
-    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss")
-    lr: float = param(0.03, "η", "first learning rate; η cos(7πt/16T) in round t of T")
-    momentum: float = param(0.9, "", "Nesterov momentum, forgotten between rounds")
-    weight_decay: float = param(1e-4, "", "L2 penalty")
-    batch: int = param(64, "B", "labelled rows in a batch, and unlabelled rows")
+    groups: int = param(2, "S", "groups that clients are averaged in", least=1)
+    period: int = param(16, "T", "steps between two averages", least=1)
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
+    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
+    lr: float = param(0.03, "η", "first learning rate; η cos(7πt/16T) in round t of T", above=0)
+    momentum: float = param(0.9, "", "Nesterov momentum, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(1e-4, "", "L2 penalty", least=0)
+    batch: int = param(64, "B", "labelled rows in a batch, and unlabelled rows", least=1)
     group_norm: bool = param(True, "", "replace the model's batch normalisation by group normalisation")
 
     def network(self, base: Network) -> Network:
         return with_group_norm(base) if self.group_norm else base
 
     def check(self, server: Server) -> None:
-        least = dict(groups=1, period=1, batch=1, weight=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr"], shares=["threshold", "momentum"])
         if self.groups > server.per_round:
             raise Mistake(f"fedrgd: groups={self.groups} are more than the {server.per_round} clients of a round: take fewer.")
 

@@ -42,24 +42,16 @@ class FedSiam(Method):
     title = "FedSiam: mean teachers at the clients, layers sent by divergence (Long et al. 2020)"
     takes = frozenset({"clients", "server", "both"})
 
-    upload: str = param("both", "", "both: student and teacher; layers: one version of each layer (FedSiam-D)")
-    ema: float = param(0.999, "α", "decay of the teacher, at most; 1 − 1/(e + 1) while a client's local epochs e are few")
-    ramp: int = param(10, "", "participations over which the weight of the consistency loss rises to 1")
-    students: float = param(0.5, "", "with upload=layers: share of the layers that come from students")
-    settle: int = param(10, "φ", "with upload=layers: first rounds, in which the teacher is the student")
-    predict_with: str = param("student", "", "student or teacher")
-    lr: float = param(0.01, "η", "learning rate")
-    momentum: float = param(0.9, "", "momentum, forgotten between rounds")
-    weight_decay: float = param(1e-4, "", "L2 penalty")
-    epochs: int = param(5, "E", "passes over the unlabelled rows per round")
-    batch: int = param(10, "B", "labelled rows in a batch")
-    ratio: int = param(3, "", "unlabelled rows in a batch for each labelled one")
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
-
-    def check(self, server: Server) -> None:
-        least = dict(epochs=1, batch=1, ratio=1, ramp=0, settle=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr"], shares=["ema", "students", "momentum"])
-        bases.check_words(self, upload=("both", "layers"), predict_with=("student", "teacher"), preset=("paper", "code"))
+    students: float = param(0.5, "", "with upload=layers: share of the layers that come from students", least=0, most=1)
+    settle: int = param(10, "φ", "with upload=layers: first rounds, in which the teacher is the student", least=0)
+    predict_with: str = param("student", "", "student or teacher", choices=("student", "teacher"))
+    lr: float = param(0.01, "η", "learning rate", above=0)
+    momentum: float = param(0.9, "", "momentum, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(1e-4, "", "L2 penalty", least=0)
+    epochs: int = param(5, "E", "passes over the unlabelled rows per round", least=1)
+    batch: int = param(10, "B", "labelled rows in a batch", least=1)
+    ratio: int = param(3, "", "unlabelled rows in a batch for each labelled one", least=1)
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
     # ------------------------------------------------------------ client
 

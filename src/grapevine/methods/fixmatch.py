@@ -40,24 +40,20 @@ class FixMatch(Method):
     title = "FixMatch-FedAvg: confident labels of weak views teach strong views (Sohn et al. 2020)"
     takes = frozenset({"clients", "server", "both"})
 
-    threshold: float = param(0.95, "τ", "least probability of a pseudo-label")
-    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss")
-    pseudo_labels: str = param("local", "", "local: from the model in training; global: from the model that the server sent")
-    base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
-    mu: float = param(0.01, "", "proximal term, for base=fedprox")
-    lr: float = param(0.03, "η", "first learning rate; η cos(7πt/16T) in round t of T")
-    momentum: float = param(0.9, "β", "Nesterov momentum, forgotten between rounds")
-    weight_decay: float = param(5e-4, "", "L2 penalty")
-    epochs: int = param(5, "E", "passes over the unlabelled rows per round")
-    batch: int = param(10, "B", "labelled rows in a batch")
-    ratio: int = param(7, "μ", "unlabelled rows in a batch for each labelled one")
-    server_epochs: int = param(5, "", "passes over the server's labelled rows after every average, if it has any")
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
+    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
+    pseudo_labels: str = param("local", "", "from the model in training, or the global one as sent", choices=("local", "global"))
+    base: str = param("fedavg", "", "fedavg, fedprox or scaffold", choices=bases.BASES)
+    mu: float = param(0.01, "", "proximal term, for base=fedprox", least=0)
+    lr: float = param(0.03, "η", "first learning rate; η cos(7πt/16T) in round t of T", above=0)
+    momentum: float = param(0.9, "β", "Nesterov momentum, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(5e-4, "", "L2 penalty", least=0)
+    epochs: int = param(5, "E", "passes over the unlabelled rows per round", least=1)
+    batch: int = param(10, "B", "labelled rows in a batch", least=1)
+    ratio: int = param(7, "μ", "unlabelled rows in a batch for each labelled one", least=1)
+    server_epochs: int = param(5, "", "passes over the server's labelled rows after every average, if it has any", least=1)
 
     def check(self, server: Server) -> None:
-        bases.check(self)
-        least = dict(epochs=1, batch=1, ratio=1, server_epochs=1, weight=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr"], shares=["threshold", "momentum"])
-        bases.check_words(self, pseudo_labels=("local", "global"))
         if self.base == "scaffold" and self.momentum:
             raise Mistake(f"fixmatch: base=scaffold corrects plain steps, and momentum is {self.momentum:g}: set momentum=0.")
 

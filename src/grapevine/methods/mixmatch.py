@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
 from grapevine.learn import bases, pseudo
 from grapevine.learn.losses import consistency_mse, cross_entropy, mixup, one_hot, sharpen
@@ -32,23 +31,17 @@ class MixMatch(Method):
     title = "MixMatch-FedAvg: guessed labels, sharpened, and mixed rows (Berthelot et al. 2019)"
     takes = frozenset({"clients"})
 
-    views: int = param(2, "K", "weak views of an unlabelled row, whose predictions are averaged")
-    temperature: float = param(0.5, "T", "sharpening of guessed labels")
-    alpha: float = param(0.75, "α", "mixing shares come from Beta(α, α)")
-    weight: float = param(75.0, "λ_U", "weight of the unlabelled loss")
-    ramp: float = param(1.0, "", "share of the rounds over which λ_U rises from 0, in a straight line")
-    base: str = param("fedavg", "", "fedavg or fedprox")
-    mu: float = param(0.01, "", "proximal term, for base=fedprox")
-    lr: float = param(0.002, "η", "learning rate of Adam")
-    weight_decay: float = param(0.02, "", "share of the weights, times η, that every step takes away")
-    epochs: int = param(5, "E", "passes over the unlabelled rows per round")
-    batch: int = param(50, "B", "labelled rows in a batch, and unlabelled rows")
-
-    def check(self, server: Server) -> None:
-        if self.base not in ("fedavg", "fedprox"):
-            raise Mistake(f"mixmatch: base={self.base} does not go with Adam: take fedavg or fedprox.")
-        least = dict(views=1, epochs=1, batch=1, weight=0, weight_decay=0, mu=0)
-        bases.check_fields(self, least, above=["lr", "temperature", "alpha"], shares=["ramp"])
+    views: int = param(2, "K", "weak views of an unlabelled row, whose predictions are averaged", least=1)
+    temperature: float = param(0.5, "T", "sharpening of guessed labels", above=0)
+    alpha: float = param(0.75, "α", "mixing shares come from Beta(α, α)", above=0)
+    weight: float = param(75.0, "λ_U", "weight of the unlabelled loss", least=0)
+    ramp: float = param(1.0, "", "share of the rounds over which λ_U rises from 0, in a straight line", least=0, most=1)
+    base: str = param("fedavg", "", "fedavg or fedprox", choices=("fedavg", "fedprox"))
+    mu: float = param(0.01, "", "proximal term, for base=fedprox", least=0)
+    lr: float = param(0.002, "η", "learning rate of Adam", above=0)
+    weight_decay: float = param(0.02, "", "share of the weights, times η, that every step takes away", least=0)
+    epochs: int = param(5, "E", "passes over the unlabelled rows per round", least=1)
+    batch: int = param(50, "B", "labelled rows in a batch, and unlabelled rows", least=1)
 
     # ------------------------------------------------------------ client
 

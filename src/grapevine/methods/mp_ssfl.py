@@ -27,7 +27,7 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
-from grapevine.learn import average, bases, fit, require_finite
+from grapevine.learn import average, fit, require_finite
 from grapevine.learn.networks import Network
 
 KEPT, MENDED, ASIDE = 0, 1, 2
@@ -90,20 +90,18 @@ class MPSSFL(Method):
     title = "MP-SSFL: labels kept, mended or set aside by the server's classifier (Aladwani et al. 2024)"
     takes = frozenset({"server", "both"})
 
-    tau: float = param(0.95, "τ", "confidence from which a prediction counts")
-    upsilon: float = param(0.5, "Υ", "loss up to which a client's label is acceptable; at most ln 2")
-    server_epochs: int = param(30, "", "passes over the server's rows for the classifier")
-    server_batch: int = param(10, "", "batch size at the server")
-    server_lr: float = param(0.05, "", "learning rate at the server")
-    lr: float = param(0.1, "η", "learning rate of the clients")
-    epochs: int = param(5, "E", "passes per round over the relevant rows")
-    batch: int = param(50, "B", "batch size of the clients")
+    tau: float = param(0.95, "τ", "confidence from which a prediction counts", least=0.5, most=1)
+    upsilon: float = param(0.5, "Υ", "loss up to which a client's label is acceptable; at most ln 2", above=0, most=math.log(2))
+    server_epochs: int = param(30, "", "passes over the server's rows for the classifier", least=1)
+    server_batch: int = param(10, "", "batch size at the server", least=1)
+    server_lr: float = param(0.05, "", "learning rate at the server", above=0)
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes per round over the relevant rows", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
     mend: bool = param(True, "", "false: rows with a wrong label are set aside rather than mended")
     counts: bool = param(False, "", "clients tell how many rows they kept, mended and set aside")
 
     def check(self, server: Server) -> None:
-        check_thresholds(self.name, self.tau, self.upsilon)
-        bases.check_fields(self, dict(server_epochs=1, server_batch=1, epochs=1, batch=1), above=["lr", "server_lr"])
         if server.data is None or len(server.data.y.unique()) < 2:
             raise Mistake("mp-ssfl: the server's rows must be of two classes at least: say --labels server:500,clients:all.")
 
@@ -208,20 +206,16 @@ class Clean(Method):
     title = "MP-SSFL's decisions alone: labels kept or mended, rows set aside (Aladwani et al. 2024)"
     takes = frozenset({"server", "both"})
 
-    tau: float = param(0.95, "τ", "confidence from which a prediction counts")
-    upsilon: float = param(0.5, "Υ", "loss up to which a label is acceptable; at most ln 2")
-    epochs: int = param(30, "", "passes over the server's rows for the classifier")
-    batch: int = param(10, "", "batch size at the server")
-    lr: float = param(0.05, "", "learning rate at the server")
-    scale: str = param("standard", "", "features by the server's means and deviations, or none: as they are")
+    tau: float = param(0.95, "τ", "confidence from which a prediction counts", least=0.5, most=1)
+    upsilon: float = param(0.5, "Υ", "loss up to which a label is acceptable; at most ln 2", above=0, most=math.log(2))
+    epochs: int = param(30, "", "passes over the server's rows for the classifier", least=1)
+    batch: int = param(10, "", "batch size at the server", least=1)
+    lr: float = param(0.05, "", "learning rate at the server", above=0)
+    scale: str = param("standard", "", "by the server's means and deviations, or none: as they are", choices=("standard", "none"))
     impute: bool = param(False, "", "missing features become the server's mean")
     counts: bool = param(False, "", "parties tell how many rows they kept, mended and set aside")
 
     def check(self, server: Server) -> None:
-        check_thresholds(self.name, self.tau, self.upsilon)
-        if self.scale not in ("standard", "none"):
-            raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
-        check_epochs(self.epochs)
         if server.data is None or len(server.data.y.unique()) < 2:
             raise Mistake("clean: the server's rows must be of two classes at least, to tell them apart.")
 

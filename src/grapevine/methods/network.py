@@ -20,7 +20,6 @@ from torch import Tensor
 
 from grapevine import graph
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
 from grapevine.learn import bases, pseudo
 from grapevine.learn.losses import entropy_confidence
@@ -36,18 +35,16 @@ class NetworkLabels(Method):
     labelled_only: ClassVar[bool] = False
     """True when only clients with labels are chosen in stage 2."""
 
-    warmup: float = param(0.5, "", "share of the rounds in stage 1, on labelled rows alone")
-    base: str = param("fedavg", "", "fedavg, fedprox or scaffold")
-    mu: float = param(0.01, "μ", "proximal term, for base=fedprox")
-    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards")
-    epochs: int = param(5, "E", "passes per round")
-    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them")
-    weight_decay: float = param(2e-4, "", "L2 penalty")
+    warmup: float = param(0.5, "", "share of the rounds in stage 1, on labelled rows alone", least=0, most=1)
+    base: str = param("fedavg", "", "fedavg, fedprox or scaffold", choices=bases.BASES)
+    mu: float = param(0.01, "μ", "proximal term, for base=fedprox", least=0)
+    lr: float = param(0.1, "η", "first learning rate of each stage, cosine afterwards", above=0)
+    epochs: int = param(5, "E", "passes per round", least=1)
+    batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them", least=1)
+    weight_decay: float = param(2e-4, "", "L2 penalty", least=0)
     augment: bool = param(True, "", "weak views (translation, flip) in training")
 
     def check(self, server: Server) -> None:
-        bases.check(self)
-        bases.check_fields(self, least=dict(epochs=1, batch=1, weight_decay=0), above=["lr"], shares=["warmup"])
         bases.note_unused_labels(self, server)
 
     def first_stage(self, rounds: int) -> int:
@@ -129,14 +126,8 @@ class PerClientLP(NetworkLabels):
     title = "FedAvg+perclientLP: labels propagated within each client (Scott et al. 2023, section 4.2)"
     labelled_only = True
 
-    alpha: float = param(0.99, "α", "how far labels spread")
-    neighbours: int = param(10, "k", "neighbours of a row in the graph")
-
-    def check(self, server: Server) -> None:
-        super().check(server)
-        bases.check_fields(self, least=dict(neighbours=1))
-        if not 0 <= self.alpha < 1:
-            raise Mistake(f"{self.name}: alpha={self.alpha:g} spreads without end: take at least 0 and less than 1.")
+    alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
+    neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
 
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         own, rest = client.data.labelled, client.data.unlabelled

@@ -40,22 +40,22 @@ class ProtoFSSL(Method):
     title = "ProtoFSSL: pseudo-labels from other clients' prototypes (Kim et al. 2022)"
     logits = False
 
-    helpers: int = param(5, "|H_r|", "prototype sets that are sent to a client")
-    interval: int = param(1, "R_H", "rounds between renewals of the helpers")
+    helpers: int = param(5, "|H_r|", "prototype sets that are sent to a client", least=1)
+    interval: int = param(1, "R_H", "rounds between renewals of the helpers", least=1)
     own_helper: bool = param(True, "", "a client's own old prototypes may help it")
-    steps_per_round: int = param(10, "E", "local epochs: gradient steps, an episode each")
-    support: int = param(1, "n_S", "labelled rows of a class that make its prototype in an episode")
-    query: int = param(2, "n_Q", "labelled rows of a class that are classified in an episode")
-    unlabelled: int = param(100, "n_U", "unlabelled rows in an episode")
-    weight: float = param(0.3, "λ", "weight of the unlabelled loss")
-    temperature: float = param(0.5, "T", "sharpening of pseudo-labels")
-    lr: float = param(1e-3, "η", "learning rate of RMSprop")
-    weight_decay: float = param(1e-4, "λ_L2", "L2 penalty")
-    mu: float = param(0.0, "μ", "proximal term of FedProx; 0: FedAvg")
-    noise: float = param(0.0, "σ", "standard deviation of the noise on shared prototypes")
-    least: int = param(1, "", "a prototype of fewer rows than this is not shared")
+    steps_per_round: int = param(10, "E", "local epochs: gradient steps, an episode each", least=1)
+    support: int = param(1, "n_S", "labelled rows of a class that make its prototype in an episode", least=1)
+    query: int = param(2, "n_Q", "labelled rows of a class that are classified in an episode", least=1)
+    unlabelled: int = param(100, "n_U", "unlabelled rows in an episode", least=0)
+    weight: float = param(0.3, "λ", "weight of the unlabelled loss", least=0)
+    temperature: float = param(0.5, "T", "sharpening of pseudo-labels", above=0)
+    lr: float = param(1e-3, "η", "learning rate of RMSprop", above=0)
+    weight_decay: float = param(1e-4, "λ_L2", "L2 penalty", least=0)
+    mu: float = param(0.0, "μ", "proximal term of FedProx; 0: FedAvg", least=0)
+    noise: float = param(0.0, "σ", "standard deviation of the noise on shared prototypes", least=0)
+    least: int = param(1, "", "a prototype of fewer rows than this is not shared", least=0)
     alternative: bool = param(False, "", "the appendix's Algorithm 2: global prototypes as support")
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does")
+    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
     @property
     def distance(self) -> bool | str:
@@ -67,10 +67,6 @@ class ProtoFSSL(Method):
         return Network(base.features, nn.Identity(), base.features_dim)
 
     def check(self, server: Server) -> None:
-        bases.check_words(self, preset=("paper", "code"))
-        least = dict(helpers=1, interval=1, steps_per_round=1, support=1, query=1, unlabelled=0, least=0)
-        least |= dict(weight=0, weight_decay=0, mu=0, noise=0)
-        bases.check_fields(self, least, above=["temperature", "lr"])
         if not list(server.model().parameters()):
             raise Mistake("protofssl learns features, and this model has none to learn: say --model mlp, or cnn for images.")
         bases.check_features_dim(self, server)

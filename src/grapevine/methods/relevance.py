@@ -56,20 +56,15 @@ class Tuor(Method):
     title = "Tuor et al. 2020, reimplemented: a loss threshold; the server learns the loss of every labelled row"
     takes = frozenset({"both"})
 
-    benchmark: float = param(0.7, "", "share of the server's rows that train the benchmark model; the rest give losses")
-    server_epochs: int = param(30, "", "passes over the server's rows for the benchmark model")
-    server_batch: int = param(10, "", "batch size at the server")
-    server_lr: float = param(0.05, "", "learning rate at the server")
-    lr: float = param(0.1, "η", "learning rate of the clients")
-    epochs: int = param(5, "E", "passes per round over the relevant rows")
-    batch: int = param(50, "B", "batch size of the clients")
+    benchmark: float = param(0.7, "", "share of the server's rows for the benchmark; the rest give losses", above=0, below=1)
+    server_epochs: int = param(30, "", "passes over the server's rows for the benchmark model", least=1)
+    server_batch: int = param(10, "", "batch size at the server", least=1)
+    server_lr: float = param(0.05, "", "learning rate at the server", above=0)
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes per round over the relevant rows", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        if not 0 < self.benchmark < 1:
-            raise Mistake(
-                f"tuor: benchmark={self.benchmark:g} is a share of the server's rows: take 0 to 1, as in benchmark=0.7."
-            )
-        bases.check_fields(self, dict(server_epochs=1, server_batch=1, epochs=1, batch=1), above=["lr", "server_lr"])
         if server.data is None or min(parts := self._parts(server)) < 1:
             n = 0 if server.data is None else sum(parts)
             raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
@@ -156,15 +151,14 @@ class RDS(Method):
     title = "RDS, reimplemented: relevance predictors trained by rewards (Nagalapatti et al. 2022)"
     takes = frozenset({"both"})
 
-    hidden: int = param(64, "", "hidden units of a relevance predictor")
-    selector_lr: float = param(0.1, "", "learning rate of a relevance predictor")
-    window: int = param(20, "T", "rewards that the moving average, subtracted from a reward, spans")
-    lr: float = param(0.1, "η", "learning rate of the clients")
-    epochs: int = param(5, "E", "passes per round over the picked rows")
-    batch: int = param(50, "B", "batch size of the clients")
+    hidden: int = param(64, "", "hidden units of a relevance predictor", least=1)
+    selector_lr: float = param(0.1, "", "learning rate of a relevance predictor", above=0)
+    window: int = param(20, "T", "rewards that the moving average, subtracted from a reward, spans", least=1)
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes per round over the picked rows", least=1)
+    batch: int = param(50, "B", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        bases.check_fields(self, dict(hidden=1, window=1, epochs=1, batch=1), above=["lr", "selector_lr"])
         if server.data is None or not len(server.data):
             raise Mistake("rds needs labels at the server for its rewards: say --labels server:500,clients:all.")
 

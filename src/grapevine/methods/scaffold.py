@@ -21,13 +21,12 @@ class Scaffold(Method):
     name = "scaffold"
     title = "SCAFFOLD on the labelled rows (Karimireddy et al. 2020)"
 
-    lr: float = param(0.1, "η_l", "learning rate of the clients")
-    global_lr: float = param(1.0, "η_g", "learning rate of the server")
-    epochs: int = param(5, "", "passes over the labelled rows per round; K is the number of steps in them")
-    batch: int = param(50, "", "batch size of the clients")
+    lr: float = param(0.1, "η_l", "learning rate of the clients", above=0)
+    global_lr: float = param(1.0, "η_g", "learning rate of the server", above=0)
+    epochs: int = param(5, "", "passes over the labelled rows per round; K is the number of steps in them", least=1)
+    batch: int = param(50, "", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        bases.check_fields(self, least=dict(epochs=1, batch=1), above=["lr", "global_lr"])
         bases.note_unused_labels(self, server)
 
     @step

@@ -34,30 +34,28 @@ class SemiFL(Method):
     title = "SemiFL: clients on the global model's confident labels, the server on its own, in turns (Diao et al. 2022)"
     takes = frozenset({"server"})
 
-    threshold: float = param(0.95, "τ", "least probability of a pseudo-label in the fix set")
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label in the fix set", least=0, most=1)
     client_mixup: bool = param(True, "", "the mix loss at the clients")
     server_mixup: bool = param(False, "", "the mix loss at the server")
-    mix: float = param(1.0, "λ", "weight of the mix loss")
-    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)")
-    global_momentum: float = param(0.5, "β_g", "momentum of the server's averaged step")
+    mix: float = param(1.0, "λ", "weight of the mix loss", least=0)
+    beta: float = param(0.75, "a", "mixup's λ_mix is drawn from Beta(a, a)", above=0)
+    global_momentum: float = param(0.5, "β_g", "momentum of the server's averaged step", least=0, most=1)
     sbn: bool = param(True, "", "static batch normalisation in place of the model's")
-    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds")
-    momentum: float = param(0.9, "β_l", "Nesterov momentum of SGD")
-    weight_decay: float = param(5e-4, "", "L2 penalty")
-    clip: float = param(1.0, "", "longest gradient")
-    epochs: int = param(5, "E", "passes over the fix set per round")
-    batch: int = param(10, "B_m", "batch size of the clients")
-    server_epochs: int = param(5, "E", "passes over the server's rows per round")
-    server_batch: int = param(0, "B_s", "batch size at the server; 0: 10, or 250 above 1000 rows")
-    pretrain: int = param(0, "", "passes over the server's rows before the first round")
+    lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds", above=0)
+    momentum: float = param(0.9, "β_l", "Nesterov momentum of SGD", least=0, most=1)
+    weight_decay: float = param(5e-4, "", "L2 penalty", least=0)
+    clip: float = param(1.0, "", "longest gradient", above=0)
+    epochs: int = param(5, "E", "passes over the fix set per round", least=1)
+    batch: int = param(10, "B_m", "batch size of the clients", least=1)
+    server_epochs: int = param(5, "E", "passes over the server's rows per round", least=0)
+    server_batch: int = param(0, "B_s", "batch size at the server; 0: 10, or 250 above 1000 rows", least=0)
+    pretrain: int = param(0, "", "passes over the server's rows before the first round", least=0)
 
     def network(self, base: Network) -> Network:
         return with_static_norm(base) if self.sbn else base
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
-        least = dict(epochs=1, batch=1, server_epochs=0, server_batch=0, pretrain=0, mix=0, weight_decay=0)
-        bases.check_fields(self, least, above=["lr", "clip", "beta"], shares=["threshold", "global_momentum", "momentum"])
 
     # ------------------------------------------------------------ client
 
