@@ -401,7 +401,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(files, what, 
         ([(np.ones((3, 4)), [0, 1])], {}, "party-1 has 3 rows and 2 labels"),
         ([(np.full((3, 4), np.nan), [0, 1, 1])], {}, "row 1, column 1 is nan"),
         ([np.ones((3, 4))], {}, "give every party as (X, y)"),
-        ([SERVER], dict(scale="log"), "scale 'log' is not known"),
+        ([SERVER], dict(scale="log"), "scale=log is not known"),
         ([SERVER], dict(names=["../up"]), "without slashes"),
         ([SERVER, SERVER], dict(names=["a", "a"]), "two parties are called 'a'"),
         (

@@ -522,12 +522,12 @@ def test_fedmatch_client_that_lost_its_copy_gets_all_of_it_next(digits):
     assert f.round()["known"][1] == 2 and torch.isfinite(f.state["sigma"]).all()
 
 
-@pytest.mark.parametrize(("at_server", "says"), [(0, "client 0 sent .*diverged"), (20, "the server's model diverged")])
-def test_fedmatch_says_that_training_diverged(digits, at_server, says):
+@pytest.mark.parametrize("at_server", [0, 20])
+def test_fedmatch_says_that_training_diverged(digits, at_server):
     """NaN is not above the least change that is sent, so a run with lr=1000 ended well, at chance."""
     m = methods.FedMatch(helpers=1, lr=1000.0)
     f = Federation(digits, m, labelled=(20, 20), unlabelled=(60, 60), model="mlp", at_server=at_server)
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(Mistake, match="no reply to step train .* not finite: training diverged there, try a smaller lr"):
         for _ in range(4):
             f.round()
 
@@ -1299,7 +1299,7 @@ def test_numbers_that_cannot_work_are_refused(name):
 
 
 @pytest.mark.parametrize(("name", "fields", "says"), [
-    ("xclp", dict(init="simclr"), "init=simclr is not known: take supervised or contrastive"),
+    ("xclp", dict(init="simclr"), "init=simclr is not known: take supervised, contrastive, pretrained or random"),
     ("xclp", dict(neighbours=0), "neighbours=0 cannot work"),
     ("perclient-lp", dict(alpha=1.0), "alpha=1 cannot work: take 0 or more and less than 1"),
     ("protofssl", dict(preset="mine"), "preset=mine is not known: take paper or code"),

@@ -42,6 +42,9 @@ class FedSiam(Method):
     title = "FedSiam: mean teachers at the clients, layers sent by divergence (Long et al. 2020)"
     takes = frozenset({"clients", "server", "both"})
 
+    upload: str = param("both", "", "both student and teacher, or one of them for each layer", choices=("both", "layers"))
+    ema: float = param(0.999, "α", "largest decay of the teacher; 1 − 1/(e + 1) while local epochs e are few", least=0, most=1)
+    ramp: int = param(10, "", "participations over which the weight of the consistency loss rises to 1", least=0)
     students: float = param(0.5, "", "with upload=layers: share of the layers that come from students", least=0, most=1)
     settle: int = param(10, "φ", "with upload=layers: first rounds, in which the teacher is the student", least=0)
     predict_with: str = param("student", "", "student or teacher", choices=("student", "teacher"))
