@@ -40,7 +40,7 @@ from machine import DATA, FILES, about, environment, need
 
 import grapevine as gv
 from grapevine.core import Server
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ class Grapevine:
 
     def __init__(self, split, workers: int):
         method = gv.methods.FedAvg(lr=LR, epochs=EPOCHS, batch=BATCH)
-        source = model_source(Experiment(method, split, model="cnn"))
+        source = Experiment(method, split, model="cnn").models()
         clients = range(len(split.parts))
         simulation = Simulation(method, {i: split.client(i) for i in clients}, source, workers=workers)
         self.method = method
@@ -78,7 +78,7 @@ class BareLoop:
 
     def __init__(self, split, per_round: int = PER_ROUND):
         self.split, self.per_round = split, per_round
-        self.model = model_source(Experiment(gv.methods.FedAvg(), split, model="cnn")).new(None, gv.core.Meter())
+        self.model = Experiment(gv.methods.FedAvg(), split, model="cnn").models().new(None, gv.core.Meter())
         for layer in self.model.modules():  # nothing is counted in a bare loop
             layer._forward_hooks.clear()
         self.round = 0
@@ -149,7 +149,7 @@ import sys; sys.path.insert(0, {here!r})
 import simulator
 split = simulator.make_split({clients}, {rows}, {quick})
 simulator.Grapevine(split, 2).run(1)
-from grapevine.run.model import peak_memory_mb
+from grapevine.run.folder import peak_memory_mb
 print(peak_memory_mb())
 """
 

@@ -21,7 +21,7 @@ from machine import DATA, Stopwatch, about, need, one_blas_thread, table, write
 import grapevine as gv
 from grapevine.core import Method, Server
 from grapevine.crypto.hamming import protocol
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
 
 CLIENTS, ROWS, LABELLED, BITS, NEIGHBOURS = 5, 500, 50, 4096, 10
@@ -32,7 +32,7 @@ class Federation:
     """A run whose rounds are timed one at a time, and by step."""
 
     def __init__(self, method: Method, split: gv.data.split.Split, model: str):
-        source = model_source(Experiment(method, split, model=model))
+        source = Experiment(method, split, model=model).models()
         clients = range(len(split.parts))
         self.method, self.watch = method, Stopwatch()
         self.simulation = Simulation(method, {i: split.client(i) for i in clients}, source)

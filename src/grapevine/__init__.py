@@ -48,7 +48,7 @@ _MODULES = {
 
 def train(method: Method, split: Split, **settings: Any) -> Run:
     """Run a method on a split: the settings are `grapevine.run.driver.Experiment`'s (rounds, per_round, out, …)."""
-    from grapevine.run.driver import Experiment
+    from grapevine.run.experiment import Experiment
 
     resume, progress = settings.pop("resume", False), settings.pop("progress", None)
     return Experiment(method, split, **settings).run(resume, progress)

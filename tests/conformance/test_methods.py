@@ -14,7 +14,7 @@ from grapevine.core.errors import Mistake
 from grapevine.data.split import Part
 from grapevine.jobs import disclosure
 from grapevine.run import driver as experiment
-from grapevine.run.driver import Experiment
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault
 
 pytestmark = pytest.mark.conformance

@@ -9,7 +9,7 @@ from grapevine import core, methods
 from grapevine.core import Method, Server, SubProtocol, param, step, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, Memory, RamStore
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault, Simulation
 
 
@@ -55,7 +55,7 @@ class Toy(Method):
 def federation(digits, mode="fast", **settings):
     split = digits.split(clients=4, labels="clients:40")
     method = Toy()
-    source = model_source(Experiment(method, split, model="linear"))
+    source = Experiment(method, split, model="linear").models()
     simulation = Simulation(method, {i: split.client(i) for i in range(4)}, source, mode=mode, **settings)
     return method, Server(method, range(4), simulation, source, digits.classes), simulation
 

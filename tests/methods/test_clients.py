@@ -26,7 +26,7 @@ from grapevine.learn.networks import build
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import fedmatch, fedrgd, fedsiam, fixmatch, protofssl
 from grapevine.run import driver as experiment
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault, Simulation
 
 W, B = "head.weight", "head.bias"
@@ -46,7 +46,7 @@ class Federation:
         ]
         split = replace(split, parts=tuple(parts))
         self.method = method
-        self.source = model_source(Experiment(method, split, model=model, norm=norm))
+        self.source = Experiment(method, split, model=model, norm=norm).models()
         self.data = {i: split.client(i) for i in range(len(labelled))}
         self.simulation = Simulation(method, self.data, self.source, mode="strict" if tap else "fast", tap=tap)
         self.server = Server(
@@ -1199,7 +1199,7 @@ def test_pretrained_init_takes_the_weights_of_a_run(digits, tmp_path):
     split = digits.split(clients=3, labels="clients:60", seed=1)
     first = Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=1, out=tmp_path / "a").run()
     m = methods.XCLP(init="pretrained", init_run=str(tmp_path / "a"), **XCLP_SMALL)
-    source = model_source(Experiment(m, split, model="mlp"))
+    source = Experiment(m, split, model="mlp").models()
     server = Server(m, range(3), None, source, digits.classes)
     assert all(torch.equal(w, first.shared["weights"][name]) for name, w in m.first_weights(server).items())
     own = source.new(None, core.Meter()).state()
@@ -1398,7 +1398,7 @@ def test_a_class_with_one_label_is_said_once(digits, caplog):
 
 def test_protofssl_static_normalisation_keeps_the_last_batch(digits):
     split = digits.split(clients=2, labels="clients:60", seed=1)
-    net = model_source(Experiment(methods.ProtoFSSL(), split, model="cnn", norm="sbn")).new(None, core.Meter())
+    net = Experiment(methods.ProtoFSSL(), split, model="cnn", norm="sbn").models().new(None, core.Meter())
     layers = [m for m in net.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     assert len(layers) == 2 and not any(isinstance(m, StaticBatchNorm2d) for m in net.modules())
     x = split.client(0).unlabelled.inputs(slice(0, 20))

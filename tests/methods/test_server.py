@@ -24,7 +24,7 @@ from grapevine.learn.losses import draw_beta, label_contrastive
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import fedanchor, fedcon, mp_ssfl, relevance
 from grapevine.report import train as report
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault, Simulation
 
 SERVER_SIDE = ("fedanchor", "semifl", "fedcon")
@@ -38,7 +38,7 @@ def federation(digits, method, labels="server:40", rows=12, clients=2, model="ml
         for i, p in enumerate(split.parts)
     ]
     split = replace(split, parts=tuple(parts))
-    source = model_source(Experiment(method, split, model=model, norm=norm))
+    source = Experiment(method, split, model=model, norm=norm).models()
     data = {i: split.client(i) for i in range(clients)}
     simulation = Simulation(method, data, source, truth=lambda i: split.client_truth(i)[1])
     return Server(method, range(clients), simulation, source, digits.classes, rounds=rounds, data=split.server_rows()), data

@@ -10,7 +10,7 @@ from grapevine.core import Server, scores
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
 
 
@@ -19,7 +19,7 @@ def federation(digits, method, clients=2, rows=7):
     split = digits.split(clients=clients, labels="all", seed=1)
     parts = [replace(p, labelled=p.labelled[: rows + 3 * i], labels=p.labels[: rows + 3 * i]) for i, p in enumerate(split.parts)]
     split = replace(split, parts=tuple(parts))
-    source = model_source(Experiment(method, split, model="linear"))
+    source = Experiment(method, split, model="linear").models()
     data = {i: split.client(i) for i in range(clients)}
     return Server(method, range(clients), Simulation(method, data, source), source, digits.classes), data
 

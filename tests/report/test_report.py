@@ -26,7 +26,7 @@ from grapevine.report import charts, page
 from grapevine.report import label as label_page
 from grapevine.report import train as report
 from grapevine.run import driver as experiment
-from grapevine.run.model import lock
+from grapevine.run.folder import lock
 
 VOID = {"meta", "input", "wbr", "br"}
 

@@ -11,7 +11,7 @@ from grapevine import core, methods
 from grapevine.core import Server, account
 from grapevine.learn import heads
 from grapevine.learn import networks as models
-from grapevine.run.driver import Experiment, model_source
+from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
 
 
@@ -103,7 +103,7 @@ class Costs:
             for p in split.parts
         ]
         split = replace(split, parts=tuple(parts))
-        source = model_source(Experiment(method, split, model="mlp"))
+        source = Experiment(method, split, model="mlp").models()
         self.simulation = Simulation(method, {i: split.client(i) for i in range(2)}, source)
         self.server = Server(method, range(2), self.simulation, source, digits.classes, rounds=4)
         self.method, self.state = method, method.setup(self.server)

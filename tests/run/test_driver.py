@@ -14,12 +14,18 @@ import safetensors.torch
 import torch
 
 import grapevine as gv
-from grapevine import learn
-from grapevine.core import Method, scores
+from grapevine.core import Method, Server, scores
 from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore, RamStore
+from grapevine.graph.layout import leading
 from grapevine.learn.networks import Network
-from grapevine.run import driver as experiment
-from grapevine.run.driver import Experiment
+from grapevine.run.driver import Task, drive
+from grapevine.run.evaluate import AskClients
+from grapevine.run.experiment import Experiment
+from grapevine.run.folder import read_lines
+from grapevine.run.model import Inputs, model_source
+from grapevine.run.settings import RunSettings
+from grapevine.run.simulate import Simulation
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +43,8 @@ def test_a_run_leaves_what_the_interface_promises(split, tmp_path):
     promised = "job method settings data seed rounds accuracy accuracy_last balanced_accuracy per_client pseudo_label_accuracy "
     promised += "bytes_up bytes_down flops seconds peak_memory_mb version"
     assert set(promised.split()) <= result.keys() and result == json.loads(json.dumps(run.result))
-    assert [line["round"] for line in experiment.read_lines(tmp_path / "r" / "history.jsonl")] == [0, 1, 2, 3]
-    messages = experiment.read_lines(tmp_path / "r" / "messages.jsonl")
+    assert [line["round"] for line in read_lines(tmp_path / "r" / "history.jsonl")] == [0, 1, 2, 3]
+    messages = read_lines(tmp_path / "r" / "messages.jsonl")
     assert sum(m["bytes"] for m in messages if m["direction"] == "up") == result["bytes_up"] > 0
     assert sum(m["bytes"] for m in messages if m["direction"] == "down") == result["bytes_down"] > 0
     again = gv.data.Split.load(tmp_path / "r" / "split.json", split.dataset)
@@ -182,8 +188,15 @@ def test_natural_clients_are_judged_on_their_own_rows(digits):
 
 SCRIPT = """
 import sys, grapevine as gv
-from grapevine.run import driver as experiment
-experiment.CHECKPOINT_SECONDS = -1.0
+from grapevine.core import Server
+from grapevine.core.store import FileStore, RamStore
+from grapevine.run import driver
+from grapevine.run.driver import Task, drive
+from grapevine.run.evaluate import AskClients
+from grapevine.run.model import Inputs, model_source
+from grapevine.run.settings import RunSettings
+from grapevine.run.simulate import Simulation
+driver.CHECKPOINT_SECONDS = -1.0
 split = gv.data.load("digits").split(clients=6, labels="clients:120")
 gv.train(gv.methods.Scaffold(), split, model="mlp", rounds=15, per_round=3, out=sys.argv[1], resume=True)
 """
@@ -278,7 +291,7 @@ def test_the_latent_space_is_kept_at_the_rounds_asked_for(digits, tmp_path):
 @pytest.mark.parametrize("shape", [(40, 8), (40, 20), (20, 60)])
 def test_leading_components_are_those_of_a_singular_value_decomposition(shape):
     z = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    found, centred = learn.leading(z, 10), (z - z.mean(0)).double()
+    found, centred = leading(z, 10), (z - z.mean(0)).double()
     u, s, _ = torch.linalg.svd(centred, full_matrices=False)
     wanted = u[:, :10] * s[:10]
     torch.testing.assert_close(found.double() @ found.double().T, wanted @ wanted.T, rtol=1e-4, atol=1e-4)
@@ -300,3 +313,76 @@ def test_the_model_of_a_method_with_a_protocol_loads(split, tmp_path):
     method = gv.core.with_settings(gv.methods.find("xclp"), dict(hamming="plain", bits="64"))
     run = gv.train(method, split, rounds=2, out=tmp_path / "r")
     assert gv.load(tmp_path / "r").predict(split.dataset.x_test) == run.predict(split.dataset.x_test)
+
+
+# ---------------------------------------------------------------- clients that hold rows out
+
+
+def held_out(digits, parts=3):
+    """Clients with validation and test rows of their own, as real parties have them."""
+    split = digits.split(clients=parts, labels="clients:90")
+    clients = {}
+    for i in range(parts):
+        data = split.client(i)
+        every = torch.arange(len(data.labelled))
+        clients[f"p{i}"] = replace(data, labelled=data.labelled.take(every[:18]), test=data.labelled.take(every[18:24]),
+                                   validation=data.labelled.take(every[24:]))  # fmt: skip
+    return clients
+
+
+def ask_clients(digits, tmp_path=None, method=None, **settings):
+    method = method or gv.methods.FedAvg(epochs=1)
+    settings = RunSettings(model="linear", rounds=4, seed=1, evaluate_every=1, **settings)
+    models = model_source(method, "linear", (1, 8, 8), 10)
+    store = FileStore(tmp_path / "checkpoint" / "objects") if tmp_path else RamStore()
+    simulation = Simulation(method, held_out(digits), models, 1, store=store)
+    server = Server(method, simulation.data, simulation, models, digits.classes, 1, rounds=4)
+    inputs = Inputs(digits.classes, digits.scale, (1, 8, 8))
+    about = dict(job="train", method=method.name, settings=method.settings(), seed=1)
+    return Task(method, server, AskClients(method, server), settings, about, models, inputs, tmp_path, store)
+
+
+def test_clients_that_are_asked_choose_the_round_and_report_its_accuracy(digits):
+    """Accuracy is of the round that was best on validation, first of equals; neither the first round's nor the last's."""
+    run = drive(ask_clients(digits))
+    validation = [line["validation_accuracy"] for line in run.history]
+    best = validation.index(max(validation))
+    assert 0 < best and run.result["best_round"] == best
+    assert run.result["accuracy"] == run.history[best]["accuracy"] != run.history[0]["accuracy"]
+    assert run.result["accuracy_last"] == run.history[-1]["accuracy"]
+    counts = torch.tensor(run.history[best]["confusion"])
+    assert counts.sum() == 18 and run.result["accuracy"] == pytest.approx(float(counts.diagonal().sum()) / 18, abs=1e-6)
+    assert [row["n"] for row in run.result["per_client"]] == [6, 6, 6]
+
+
+class Told:
+    """An evaluator that says what it is told to, round by round."""
+
+    def __init__(self, validation):
+        self.validation = validation
+
+    def score(self, shared, round):
+        return dict(validation_accuracy=self.validation[round], accuracy=self.validation[round] / 2)
+
+    def final(self, shared, best, last):
+        return dict(accuracy=best["accuracy"], accuracy_last=last["accuracy"])
+
+    def some_rows(self):
+        return None
+
+
+def test_of_equally_good_rounds_the_first_is_kept(digits):
+    task = replace(ask_clients(digits), evaluator=Told([0.1, 0.5, 0.5, 0.4, 0.5]))
+    run = drive(task)
+    assert run.result["best_round"] == 1 and run.result["accuracy"] == 0.25 and run.result["accuracy_last"] == 0.25
+
+
+def test_a_wrong_confusion_matrix_is_left_out_of_the_accuracy(digits):
+    task = ask_clients(digits)
+    reply = dict(confusion=torch.zeros(10, 10, dtype=torch.int64))
+    reply["confusion"][2, 2] = 3
+    odd = [torch.zeros(9, 9, dtype=torch.int64), torch.full((10, 10), -1), torch.zeros(10, 10)]
+    for wrong in odd:
+        task.server.ask = lambda step, **told: dict(p0=reply, p1=dict(confusion=wrong))  # noqa: B023
+        line = task.evaluator.score({}, 0)
+        assert line["accuracy"] == 1 and [row["id"] for row in line["per_client"]] == ["p0"]

@@ -173,7 +173,7 @@ def train(method: str, seed: int, settings: tuple[str, ...], runtime: str, resum
     from grapevine.core import with_settings
     from grapevine.parties import virtual
     from grapevine.report import train as report
-    from grapevine.run.driver import Experiment
+    from grapevine.run.experiment import Experiment
 
     chosen = with_settings(methods.find(method), read_settings(settings))
     if not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read

@@ -20,7 +20,8 @@ from grapevine.core.store import Memory
 class Signer(Protocol):
     """A party's long-term key, as protocols need it (`crypto.agreement.Identity`)."""
 
-    public: bytes
+    @property
+    def public(self) -> bytes: ...
 
     def sign(self, message: bytes) -> bytes: ...
 
@@ -47,15 +48,19 @@ class Client:
 
     def model(self, weights: dict | None = None) -> Network:
         """A new network, with these weights or the first ones."""
+        if self._models is None:
+            raise TypeError("this job trains no network")
         return self._models.new(weights, self.meter)
 
     def rng(self, *names: int | str) -> torch.Generator:
         return rng(self.seed, "client", self.id, *names)
 
     def test(self, predict: Predict) -> dict:
-        """The confusion matrix (true class × prediction) on the held-out rows: the reply of an `evaluate` step."""
-        rows = self.data.test
-        return dict(confusion=confusion(guesses(predict, rows), rows.y, len(self.data.classes)))
+        """Confusion matrices (true class × prediction) on the held-out rows, the reply of an `evaluate` step: of those that are
+        reported, and of those that the best state is chosen by, where a client holds them."""
+        held = dict(confusion=self.data.test, validation=self.data.validation)
+        counts = len(self.data.classes)
+        return {name: confusion(guesses(predict, rows), rows.y, counts) for name, rows in held.items() if rows is not None}
 
     def judge(
         self, labels: Tensor | Callable[[], Tensor], used: Tensor | None = None, head: str = "", confidence: Tensor | None = None

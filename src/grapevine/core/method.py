@@ -11,7 +11,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -48,6 +49,12 @@ def step(
     return mark if function is None else mark(function)
 
 
+HELD_OUT = dict(
+    confusion="how many held-out rows of each class were taken for which class",
+    validation="the same, on the held-out rows that the best round is chosen by",
+)
+
+
 def party_name(id: Id) -> str:
     """An id as the protocols name it: names of numbers sort as the numbers do."""
     return id if isinstance(id, str) else f"{id:06d}"
@@ -62,12 +69,13 @@ def rng(seed: int, *names: int | str) -> torch.Generator:
 # ---------------------------------------------------------------- methods and sub-protocols
 
 
+@dataclass(frozen=True)
 class Steps:
     """What a method and a sub-protocol share: named steps and settings."""
 
     name: ClassVar[str]
 
-    def steps(self, prefix: str = "") -> dict[str, Callable]:
+    def steps(self, prefix: str = "") -> dict[str, MethodType]:
         """The allow-list: names to bound steps, those of a sub-protocol in field `f` as `f.step`."""
         found = {
             prefix + name: getattr(self, name)
@@ -87,8 +95,10 @@ class Steps:
     def reveals(self, step: str, field: str) -> str | None:
         """What a field of a step's reply tells the server; None if nobody has said it."""
         bound = self.steps().get(step)
+        if bound is None:
+            return None
         word = getattr(bound, "reveals", {}).get(field)
-        return word(bound.__self__) if callable(word) else word  # type: ignore[union-attr]
+        return word(bound.__self__) if callable(word) else word
 
     def settings(self) -> dict[str, Any]:
         """The fields as plain values."""
@@ -147,7 +157,7 @@ class Method(Steps):
         """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""
         return model.features(x)
 
-    @step(reveals=dict(confusion="how many held-out rows of each class were taken for which class"))
+    @step(reveals=HELD_OUT)
     def evaluate(self, client: Client, shared: dict) -> dict:
         """How well the model does on the client's held-out rows."""
         return client.test(self.predictor(client.model(), shared))

@@ -6,11 +6,26 @@ import copy
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
+
+
+@runtime_checkable
+class Statistics(Protocol):
+    """A layer with statistics that belong to its weights (static batch normalisation)."""
+
+    def forget_statistics(self) -> None: ...
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """A layer that draws (dropout)."""
+
+    def use_rng(self, generator: torch.Generator) -> None: ...
 
 
 class Network(nn.Module):
@@ -44,14 +59,14 @@ class Network(nn.Module):
             for name, t in own.items():
                 t.copy_(weights[name])
         for layer in self.modules():
-            if hasattr(layer, "forget_statistics"):
+            if isinstance(layer, Statistics):
                 layer.forget_statistics()
         return self
 
     def use_rng(self, generator: torch.Generator) -> None:
         """From now on every dropout in this network draws from this generator."""
         for m in self.modules():
-            if hasattr(m, "use_rng") and m is not self:
+            if isinstance(m, Drawing) and not isinstance(m, Network):
                 m.use_rng(generator)
 
 
@@ -106,7 +121,10 @@ class Meter:
         self.outside += flops
 
 
-def counted(module: torch.nn.Module, meter: Meter) -> torch.nn.Module:
+M = TypeVar("M", bound=nn.Module)
+
+
+def counted(module: M, meter: Meter) -> M:
     """The module, counting 2 · multiply-adds of its convolutions and linear layers; the rest is small beside them.
 
     An output takes as many multiply-adds as one filter has weights. A backward pass takes as many once more for the weights, and
@@ -114,13 +132,13 @@ def counted(module: torch.nn.Module, meter: Meter) -> torch.nn.Module:
     """
     for layer in module.modules():
         weight = getattr(layer, "weight", None)
-        if getattr(weight, "ndim", 0) >= 2:
+        if isinstance(weight, Tensor) and weight.ndim >= 2:
             layer.register_forward_hook(_counter(meter, 2 * (weight.numel() // len(weight))))
     return module
 
 
 def _counter(meter: Meter, per_output: int) -> Callable:
-    def count(layer: torch.nn.Module, inputs: tuple, output: Tensor) -> None:
+    def count(layer: Any, inputs: tuple, output: Tensor) -> None:
         cost = per_output * output.numel()
         meter.flops += cost
         if output.requires_grad:

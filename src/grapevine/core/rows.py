@@ -74,3 +74,4 @@ class ClientData:
     unlabelled: Rows
     test: Rows
     classes: tuple[str, ...]
+    validation: Rows | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -27,10 +27,32 @@ class StepError(Exception):
     """An error inside a step, with client, step and round in front."""
 
 
-class Transport(Protocol):
-    """What carries requests: in one process (`simulate`) or between machines (`flower`)."""
+class Transport:
+    """What carries requests: in one process (`run.simulate`) or between machines (`parties.flower`). Subclass, give `exchange`.
 
-    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]: ...
+    The rest is what only some carriers know: operations at the clients, pseudo-labels judged by a known truth, and clients'
+    memories, which a checkpoint keeps where they lie in this process.
+    """
+
+    flops: int = 0
+
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+        """The replies of those who answered, by id."""
+        raise TypeError(f"{type(self).__name__} has no exchange")
+
+    def take_judged(self) -> dict[str, dict[str, int]]:
+        """What `client.judge` was told since the last call, by head."""
+        return {}
+
+    def state(self) -> tuple[dict, list[str]]:
+        """For a checkpoint: a value of JSON, and the names of the objects in the store that it needs."""
+        return {}, []
+
+    def restore(self, state: dict) -> None:
+        """Go on from a checkpoint's state."""
+
+    def close(self) -> None:
+        """Let go of threads and connections."""
 
 
 class Server:
@@ -53,10 +75,10 @@ class Server:
         self.notes: dict[str, float | list[Id]] = {}
         self.left_out: dict[Id, str] = {}  # whose reply was bad, and why the last of them was
         self._gone: set[Id] = set()  # did not answer when last asked
-        self._transport, self._models, self._say = transport, models, say
+        self.transport, self._models, self._say = transport, models, say
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
-    def ask(self, step: Callable, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
+    def ask(self, step: Any, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
             everybody: bool = False, form: Forms | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
         """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
         so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
@@ -69,7 +91,7 @@ class Server:
         requests = {i: {**same, **(each[i] if each is not None else {})} for i in ids}
         for i, payload in requests.items():
             self.account.add(self.now, name, "down", i, payload)
-        came = self._transport.exchange(name, requests, self.now)
+        came = self.transport.exchange(name, requests, self.now)
         for i in sorted(came):
             self.account.add(self.now, name, "up", i, came[i])
         replies = self._good(name, step, requests, came, form)
@@ -112,6 +134,8 @@ class Server:
         return sorted(ids[i] for i in order[:count].tolist())
 
     def model(self, weights: dict | None = None) -> Network:
+        if self._models is None:
+            raise TypeError(f"{self.method.name} trains no network")
         return self._models.new(weights, self.meter)
 
     def rng(self, *names: int | str) -> torch.Generator:

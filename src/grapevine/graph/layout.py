@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.sparse as sp
+import torch
+from torch import Tensor
 
 MOST = 800  # rows in a picture
 DIMENSIONS = 10
@@ -63,3 +65,14 @@ def plane(coordinates: np.ndarray, seed: int = 0) -> np.ndarray:
         speed = (0.5 if early else 0.8) * speed - (m / 4.0) * gain * force
         Z = Z + speed
     return Z - Z.mean(0)
+
+
+def leading(z: Tensor, width: int) -> Tensor:
+    """Rows in their leading principal components, at most `width`, centred: float32, the distances nearly kept."""
+    z = z.double() - z.double().mean(0)
+    if z.shape[1] <= width:
+        return z.float()
+    if z.shape[1] <= len(z):
+        return (z @ torch.linalg.eigh(z.T @ z)[1].flip(1)[:, :width]).float().contiguous()
+    values, vectors = torch.linalg.eigh(z @ z.T)  # from the smaller of the two: z = U √λ Vᵀ
+    return (vectors.flip(1)[:, :width] * values.flip(0)[:width].clamp(min=0).sqrt()).float().contiguous()

@@ -34,8 +34,8 @@ from grapevine.jobs.label import check_names, check_words, require_new
 from grapevine.learn import fit
 from grapevine.learn import networks as models
 from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, check_epochs, check_thresholds, moments, standardised
-from grapevine.run.driver import check_head
-from grapevine.run.model import peak_memory_mb
+from grapevine.run.experiment import check_head
+from grapevine.run.folder import peak_memory_mb
 from grapevine.run.simulate import Simulation
 
 STEPS = 1000  # at least so many for the classifier: fewer would leave it unsure of everything

@@ -300,7 +300,7 @@ class Plan:
         if there and (self.out / "compare.json").exists():
             self._same(load(self.out).data)
         from grapevine.core.store import make_folder
-        from grapevine.run.model import lock
+        from grapevine.run.folder import lock
 
         self._check_settings()
         new = not self.out.exists()
@@ -445,7 +445,7 @@ class Plan:
         """A folder names only the fields that were said: a default that another version had must not pass for today's."""
         from grapevine.core import with_settings
         from grapevine.methods import find
-        from grapevine.run.driver import first_difference
+        from grapevine.run.folder import first_difference
 
         others = []
         for job in made:

@@ -13,7 +13,7 @@ from typing import Any
 
 from grapevine.core.store import write_atomically
 from grapevine.core.words import percent, size
-from grapevine.run.driver import read_lines
+from grapevine.run.folder import read_lines
 
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",
                "pseudo_label_accuracy", "peak_memory_mb")  # fmt: skip

@@ -48,7 +48,7 @@ def _run(job: dict[str, Any], told: IO[str], loaded: dict[str, Any]) -> dict[str
     from grapevine.core import StepError, with_settings
     from grapevine.core.errors import Mistake
     from grapevine.report import train as report
-    from grapevine.run.driver import Experiment
+    from grapevine.run.experiment import Experiment
 
     def progress(done: int, rounds: int, line: dict | None) -> None:
         told.write(json.dumps(dict(round=done, accuracy=line.get("accuracy") if line else None)) + "\n")

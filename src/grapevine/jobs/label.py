@@ -33,7 +33,7 @@ from grapevine.jobs import baselines
 from grapevine.jobs.disclosure import logger, plan, reveals
 from grapevine.methods.xclp import BINS, XCLP, Label
 from grapevine.methods.xclp import labels as labels_of
-from grapevine.run.model import peak_memory_mb
+from grapevine.run.folder import peak_memory_mb
 from grapevine.run.simulate import Simulation
 
 REVIEW = 50  # rows in review.csv

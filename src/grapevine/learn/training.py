@@ -110,14 +110,3 @@ def require_finite(model: Network, how: str) -> None:
     """A model of the server's that diverged would set every row aside, or none."""
     if not all(w.isfinite().all() for w in model.state().values()):
         raise Mistake(f"the server's model diverged with its {how}: take a smaller one.")
-
-
-def leading(z: Tensor, width: int) -> Tensor:
-    """Rows in their leading principal components, at most `width`, centred: float32, the distances nearly kept."""
-    z = z.double() - z.double().mean(0)
-    if z.shape[1] <= width:
-        return z.float()
-    if z.shape[1] <= len(z):
-        return (z @ torch.linalg.eigh(z.T @ z)[1].flip(1)[:, :width]).float().contiguous()
-    values, vectors = torch.linalg.eigh(z @ z.T)  # from the smaller of the two: z = U √λ Vᵀ
-    return (vectors.flip(1)[:, :width] * values.flip(0)[:width].clamp(min=0).sqrt()).float().contiguous()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.method import HELD_OUT
 from grapevine.learn import fit
 
 
@@ -31,7 +32,7 @@ class Alone(Method):
         client.memory["weights"] = model.state()
         return dict(n=len(client.data.labelled))
 
-    @step
+    @step(reveals=HELD_OUT)
     def evaluate(self, client: Client) -> dict:
         """The client's own model on the test rows."""
         model = client.model(client.memory.get("weights"))

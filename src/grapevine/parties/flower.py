@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grapevine.core.errors import Mistake
+from grapevine.core.server import Transport
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Flower's own dependencies
@@ -112,7 +113,7 @@ def unpack(content: RecordDict, limit: int) -> dict:
 # ---------------------------------------------------------------- the host's side
 
 
-class GridTransport:
+class GridTransport(Transport):
     """`core.Transport` over Flower's grid. A party that is offline, fails, sends garbage, too much or too late is an absent key.
 
     `nodes` are the parties' node ids, `hash` that of the settings they agreed on; `say` gets a sentence for the host's log.

@@ -19,7 +19,7 @@ from grapevine.parties.gate import Gate
 from grapevine.parties.keys import make_certificates
 from grapevine.parties.processes import SuperLink, port_is_free
 from grapevine.parties.registry import HERE_SECONDS, Registry
-from grapevine.run.model import lock
+from grapevine.run.folder import lock
 
 TICK = 0.5
 STATUS_SECONDS = 15  # between two questions whether the run still lives

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from grapevine.core import scores, wire
+from grapevine.core import Transport, scores, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
 from grapevine.core.store import FileStore, write_atomically
 from grapevine.core.version import __version__
 from grapevine.jobs.label import _expected
-from grapevine.run.driver import Lines
+from grapevine.run.folder import Lines
 from grapevine.run.model import Model, save_model
 
 if TYPE_CHECKING:
-    from grapevine.core import Server, Transport
+    from grapevine.core import Server
     from grapevine.parties.federation import HostSetup
 
 
-class Watched:
+class Watched(Transport):
     """A transport with a quorum: when fewer parties than that still answer, the job stops with a sentence.
 
     A party that did not answer counts as gone until it answers again. Exchanges are told as they begin and end.
@@ -59,7 +59,7 @@ class Watched:
 def run(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
     """The whole job, and results/ at its end. A job that was broken off goes on from its checkpoint."""
     (folder / "results").mkdir(exist_ok=True)
-    server._transport = Watched(server._transport, server.clients, setup.quorum, _teller(folder / "progress.jsonl"))
+    server.transport = Watched(server.transport, server.clients, setup.quorum, _teller(folder / "progress.jsonl"))
     try:
         result = (_label if setup.table["job"] == "label" else _train)(server, setup, folder)
     except Exception as error:
@@ -174,6 +174,6 @@ def _number(value: float) -> float | None:
 def _save_model(server: Server, setup: HostSetup, state: dict, path: Path) -> None:
     """The model for features as the networks saw them; a party puts its own scaling in when it fetches it."""
     width = len(setup.table["features"])
-    model = Model(setup.method, server.model(), setup.method.shared(state), setup.classes,
-                  Scale(1.0, torch.zeros(width), torch.ones(width)), (width,), tuple(setup.table["features"]))  # fmt: skip
+    model = Model(setup.classes, Scale(1.0, torch.zeros(width), torch.ones(width)), (width,), tuple(setup.table["features"]),
+                  method=setup.method, network=server.model(), shared=setup.method.shared(state))  # fmt: skip
     save_model(path, model, setup.table["model"], setup.table.get("norm"), setup.seed)

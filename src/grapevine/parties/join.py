@@ -32,7 +32,7 @@ from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token
 from grapevine.parties.processes import SuperNode, last_lines
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
-from grapevine.run.model import lock
+from grapevine.run.folder import lock
 
 if TYPE_CHECKING:
     from grapevine.jobs.label import Party

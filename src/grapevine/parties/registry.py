@@ -90,7 +90,7 @@ class Registry:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """One process and one thread at a time: `grapevine host --invite` runs beside the host."""
-        from grapevine.run.model import lock
+        from grapevine.run.folder import lock
 
         with self._lock:
             for attempt in range(50):

@@ -23,7 +23,8 @@ from grapevine.core.errors import Mistake
 
 if TYPE_CHECKING:
     from grapevine.core import Transport
-    from grapevine.run.driver import Experiment, Progress
+    from grapevine.run.driver import Progress
+    from grapevine.run.experiment import Experiment
     from grapevine.run.simulate import Simulation
 
 FIELDS = ("model", "norm", "rounds", "per_round", "workers", "device", "evaluate_every", "patience", "latent")
@@ -118,7 +119,7 @@ def experiment(job: dict[str, Any], simulation: Callable[..., Simulation] | None
     from grapevine import methods
     from grapevine.cli.main import make_split
     from grapevine.core import with_settings
-    from grapevine.run.driver import Experiment
+    from grapevine.run.experiment import Experiment
 
     os.chdir(job["folder"])  # a data file may have been named from there
     method = with_settings(methods.find(job["method"]), job["settings"])
@@ -202,13 +203,12 @@ def _build(home: Path) -> Simulation:
     from grapevine.core import party_name, wire
     from grapevine.core.store import FileStore
     from grapevine.crypto.agreement import Identity
-    from grapevine.run.driver import model_source
     from grapevine.run.simulate import Simulation
 
     e = experiment(json.loads((home / "job.json").read_text()))
-    data = {i: e.split.client(i, e.device) for i in range(len(e.split.parts))}
+    data = {i: e.split.client(i, e.settings.device) for i in range(len(e.split.parts))}
     store = FileStore(Path(e.out) / "checkpoint" / "objects")
-    made = Simulation(e.method, data, model_source(e), e.seed, store=store, truth=lambda i: e.split.client_truth(i)[1])
+    made = Simulation(e.method, data, e.models(), e.settings.seed, store=store, truth=lambda i: e.split.client_truth(i)[1])
     made.identities = {id: Identity(secret) for id, secret in wire.decode((home / "identities").read_bytes()).items()}
     made.pinned = {party_name(id): identity.public for id, identity in made.identities.items()}
     return made

@@ -24,7 +24,7 @@ from grapevine.report import charts, compare_charts, page
 from grapevine.report.charts import count
 from grapevine.report.compare_charts import Point, Series
 from grapevine.report.page import text
-from grapevine.run.driver import read_lines
+from grapevine.run.folder import read_lines
 
 REFRESH_SECONDS = 15
 

@@ -136,7 +136,7 @@ class Live:
 
 def running(folder: Path) -> bool:
     """Whether a process is at work in the folder."""
-    from grapevine.run.model import lock
+    from grapevine.run.folder import lock
 
     if not (folder / "lock").exists():
         return False

@@ -1,13 +1,10 @@
-"""Finished runs: the saved model, predicting with it, and the lock of a folder that is being worked in."""
+"""Models: where networks come from, and a finished run's model saved, loaded and predicting."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +12,49 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from grapevine.core import Method, with_settings
+from grapevine import methods
+from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
-from grapevine.learn import networks as models
+from grapevine.learn import networks
+
+
+def model_source(
+    method: Method, model: str | nn.Module, shape: tuple[int, ...], classes: int, norm: str | None = None, seed: int = 0,
+    device: str = "cpu",
+) -> ModelSource:  # fmt: skip
+    """Networks for rows of this shape, wrapped as the method wants them: the same at the server and at every client."""
+
+    def build() -> Network:
+        if isinstance(model, nn.Module):
+            return method.network(networks.wrap(model))
+        return method.network(networks.build(model, shape, classes, norm, seed))
+
+    return ModelSource(build, torch.zeros(1, *shape), device)
 
 
 @dataclass(frozen=True)
-class Model:
-    """A trained model with all it needs to predict: the method's predictor, its numbers, class names and scaling."""
+class Inputs:
+    """What a model is given and what it says: class names, how stored values become inputs, a row's shape, names of columns."""
 
-    method: Method
-    network: models.Network
-    shared: dict
     classes: tuple[str, ...]
     scale: Scale
     shape: tuple[int, ...]
     features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model(Inputs):
+    """A trained model with all it needs to predict: the method's predictor and its numbers. `network` has the trained weights."""
+
+    method: Method = field(kw_only=True)
+    network: Network = field(kw_only=True, repr=False)
+    shared: dict = field(kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        self.method.predictor(self.network, self.shared)  # which loads the weights, with what belongs to them
 
     def predict_proba(self, X: Any, batch: int = 1000) -> np.ndarray:
         """Class probabilities of rows given as they were in the data set (pixels 0–255, raw features)."""
@@ -59,17 +80,16 @@ class Model:
             about = json.loads(file.metadata()["grapevine"])
             flat = {name: file.get_tensor(name) for name in file.keys()}
         texts = {name: str(v["kind"] if isinstance(v, dict) else v) for name, v in about["settings"].items()}
-        method = with_settings(_method(about["method"], method), texts)
+        made = with_settings(_method(about["method"], method), texts)
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
-        network = method.network(models.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
+        network = made.network(networks.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
         features = tuple(about.get("features", ()))
-        return cls(method, network, unflatten(flat)["shared"], classes, scale, shape, features)
+        shared = unflatten(flat)["shared"]
+        return cls(classes, scale, shape, features, method=made, network=network, shared=shared)
 
 
 def _method(name: str, own: str | None) -> type[Method]:
-    from grapevine import methods
-
     if own is None and name not in methods.names():
         raise Mistake(f"the run's method '{name}' is not in the table: name its file too, as --method path/to/file.py:Class.")
     found = methods.find(own or name)
@@ -114,40 +134,3 @@ def unflatten(flat: dict[str, Tensor]) -> dict:
             inner = inner.setdefault(folder, {})
         inner[name] = value
     return out
-
-
-@contextmanager
-def _held(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.close()
-
-
-def lock(path: Path) -> Any:
-    """Hold a folder for this process. The operating system lets go of it however the process ends."""
-    handle = open(path, "a+")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            handle.seek(0)
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        raise Mistake(f"{path.parent} is being worked in by another process: wait for it or take another --out.") from None
-    return _held(handle)
-
-
-def peak_memory_mb() -> float | None:
-    """The most memory this process had so far; None where the system does not tell."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

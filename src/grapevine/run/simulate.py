@@ -20,7 +20,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from grapevine.core import Client, Id, Method, ModelSource, StepError, party_name, run_step, wire
+from grapevine.core import Client, Id, Method, ModelSource, StepError, Transport, party_name, run_step, wire
 from grapevine.core.rows import ClientData
 from grapevine.core.store import Memory, RamStore, Store
 from grapevine.crypto.agreement import Identity
@@ -70,7 +70,7 @@ def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-class Simulation:
+class Simulation(Transport):
     """All clients of a federation in this process.
 
     `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
@@ -109,6 +109,15 @@ class Simulation:
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def state(self) -> tuple[dict, list[str]]:
+        memory = {str(id): self.manifests[id] for id in sorted(self.manifests)}
+        held = [name for entries in self.manifests.values() for name in entries.values()]
+        return dict(memory=memory, judged=self.judged, flops=self.flops), held
+
+    def restore(self, state: dict) -> None:
+        self.manifests = {id: state["memory"][str(id)] for id in self.data if str(id) in state["memory"]}
+        self.judged, self.flops = state["judged"], state["flops"]
+
     def map(self, function: Callable, items: Iterable) -> list:
         """`function` over `items` on the workers, results in order. An exception in one reaches the caller."""
         if not self._pool:
@@ -120,7 +129,7 @@ class Simulation:
 
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
         with self._blas.limit(limits=1):
-            answers = self.map(lambda item: self._deliver(step, *item, round, len(requests)), list(requests.items()))
+            answers = self.map(lambda id: self._deliver(step, id, requests[id], round, len(requests)), requests)
         self._done = 0
         # A reply is known by the request it answers; a second one to the same request is thrown away.
         replies: dict[Id, dict] = {}
@@ -214,12 +223,13 @@ class Simulation:
         return client
 
     def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str, Tensor | None], None] | None:
-        if self._truth is None:
+        truth = self._truth
+        if truth is None:
             return None
 
         def judge(labels: Tensor, used: Tensor, head: str, confidence: Tensor | None) -> None:
             labels, used = labels.cpu(), used.cpu()
-            right = (labels == self._truth(id)) & (labels >= 0)
+            right = (labels == truth(id)) & (labels >= 0)
             counts = dict(n=len(labels), used=int(used.sum()), right=int((right & used).sum()), right_of_all=int(right.sum()))
             if confidence is not None:  # in millionths, so that the sum does not depend on who comes first
                 counts["confidence"] = round(1e6 * float(confidence.cpu()[used].sum(dtype=torch.float64)))

@@ -1,0 +1,139 @@
+"""What a run leaves on disk: the folder it holds while it works, files that grow, and settings that must not change.
+
+Files that grow (`history.jsonl`, `messages.jsonl`, `times.jsonl`) are appended to; a checkpoint remembers how long they were, so
+that after a kill they are cut back to it and continue bit for bit. Seconds are in `times.jsonl` alone: everything else repeats
+exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from grapevine.core.errors import Mistake
+from grapevine.core.store import make_folder, write_atomically
+from grapevine.core.version import __version__
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold a folder for this process. The operating system lets go of it however the process ends."""
+    with open(path, "a+") as handle:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                handle.seek(0)
+                msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Mistake(f"{path.parent} is being worked in by another process: wait for it or take another --out.") from None
+        yield
+
+
+@contextmanager
+def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> Iterator[None]:
+    """Make a folder ours: a new one, or with `resume` one that the same settings began and nobody is working in."""
+    if out.is_dir() and any(path.name != "lock" for path in out.iterdir()):
+        if not resume:
+            raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+        if not (out / "settings.json").exists():
+            raise Mistake(f"{out} holds no run of Grapevine: take another --out.")
+        require_same(out, about)
+    make_folder(out)
+    with lock(out / "lock"):
+        for left in out.rglob(".writing-*"):  # of a process that was killed
+            left.unlink()
+        if not (out / "settings.json").exists():
+            command = "" if "grapevine" not in Path(sys.argv[0]).name else shlex.join(["grapevine", *sys.argv[1:]])
+            versions = dict(python=platform.python_version(), torch=torch.__version__, grapevine=__version__)
+            text = json.dumps(dict(about, command=command, versions=versions, workers=workers), indent=1)
+            write_atomically(out / "settings.json", text.encode())
+        yield
+
+
+def require_same(out: Path, about: dict[str, Any]) -> None:
+    """Refuse to go on in a folder that other settings began."""
+    before = json.loads((out / "settings.json").read_text())
+    now = json.loads(json.dumps(about))
+    for name, value in now.items():
+        if name != "version" and before.get(name) != value:
+            was, wanted = first_difference(before.get(name), value)
+            raise Mistake(f"{out} was begun with {name} {was}, not {wanted}: repeat its settings or take another --out.")
+
+
+def first_difference(a: Any, b: Any) -> tuple[str, str]:
+    """Where two settings that differ do so first: what the one has and what the other, in words."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            if a.get(key) != b.get(key):
+                was, wanted = first_difference(a.get(key), b.get(key))
+                return f"{key} {was}", f"{key} {wanted}"
+    return str(a), str(b)
+
+
+def read_lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Lines:
+    """A .jsonl file being written, or a list when there is no file."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._lines: list[dict] = []
+        self._file: IO[bytes] | None = None
+
+    def cut(self, length: int) -> None:
+        """Begin, keeping the first `length` bytes of what is there."""
+        if self.path is None:
+            return
+        self._file = open(self.path, "r+b" if self.path.exists() else "w+b")
+        self._file.truncate(length)
+        self._file.seek(0)
+        self._lines = [json.loads(line) for line in self._file]
+
+    def add(self, line: dict) -> None:
+        self._lines.append(line)
+        if self._file:
+            self._file.write((json.dumps(line) + "\n").encode())
+            self._file.flush()
+
+    def flush(self) -> int:
+        """Make sure of what was written; its length."""
+        if self._file is None:
+            return 0
+        self._file.flush()
+        return self._file.tell()
+
+    @property
+    def last(self) -> dict | None:
+        return self._lines[-1] if self._lines else None
+
+    def all(self) -> list[dict]:
+        return list(self._lines)
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+def peak_memory_mb() -> float | None:
+    """The most memory this process had so far; None where the system does not tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
