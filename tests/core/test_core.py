@@ -84,6 +84,11 @@ def test_memory_lasts_between_steps(digits, mode):
     assert server.ask(method.count, each={0: dict(times=1), 3: dict(times=2)}) == {0: dict(calls=3), 3: dict(calls=9)}
 
 
+def test_what_a_client_is_told_itself_goes_before_what_all_are_told(digits):
+    method, server, _ = federation(digits)
+    assert server.ask(method.count, each={0: dict(times=1), 2: {}}, times=5) == {0: dict(calls=1), 2: dict(calls=5)}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_names_client_step_and_round(digits, workers):
     method, server, _ = federation(digits, workers=workers)
@@ -148,6 +153,13 @@ def test_sampling_is_by_seed_and_round_and_fair(digits):
     counts = torch.bincount(torch.tensor(picks).flatten(), minlength=20)
     assert ((counts - 100).abs() < 5 * (400 * 0.25 * 0.75) ** 0.5).all()  # binomial, five standard deviations
     assert server.sample(0, among=[3, 1], count=9) == [1, 3]
+
+
+def test_samples_of_one_round_by_other_names_are_other_samples(digits):
+    _, server, _ = federation(digits)
+    server.clients = list(range(1000))
+    first, again, other = (set(server.sample(3, count=30, name=name)) for name in ("graph", "graph", "helpers"))
+    assert first == again and len(first & other) < 15  # about one of 30, if they are drawn apart
 
 
 def test_settings_are_read_as_their_fields_types():

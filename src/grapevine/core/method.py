@@ -21,6 +21,7 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
 from grapevine.core.param import check, read
+from grapevine.core.reply import Form
 
 if TYPE_CHECKING:
     from grapevine.core.client import Client
@@ -33,17 +34,19 @@ Word = str | Callable[[Any], str]
 
 
 def step(
-    function: Callable | None = None, *, reveals: Mapping[str, Word] | None = None, like: Mapping[str, str] | None = None
-) -> Callable:
+    function: Callable | None = None, *, reveals: Mapping[str, Word] | None = None,
+    like: Mapping[str, str | Form] | Callable[[Any], Mapping[str, str | Form]] | None = None,
+) -> Callable:  # fmt: skip
     """Mark a function as one that runs at a client. Only marked functions can be asked for.
 
     `reveals` says of every field of the reply what it tells the server; it is shown to the party and logged as the reply leaves.
     `like` says which fields of the reply have the form of a field of the request (names, types, shapes), as trained weights have
-    that of the weights they began with; a reply of another form is left out.
+    that of the weights they began with, and which have a form of their own; it may be a function of the method. A reply of
+    another form is left out.
     """
 
     def mark(function: Callable) -> Callable:
-        function.is_step, function.reveals, function.like = True, dict(reveals or {}), dict(like or {})  # type: ignore[attr-defined]
+        function.is_step, function.reveals, function.like = True, dict(reveals or {}), like or {}  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)

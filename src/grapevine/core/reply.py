@@ -1,8 +1,9 @@
 """A bad reply is a missing reply: what is checked of every reply before a method sees it.
 
 Every number is finite and every count is between 0 and 2⁴⁰; a step that says which fields it answers with answers with no others;
-a field that has the form of a field of the request (`like`) has its names, types and shapes; and a server that knows what a
-field must be says so (`ask(…, form=…)`).
+a field that has the form of a field of the request (`like`) has its names, types and shapes; and a step, or a server, that knows
+what a field must be says so (`like` again, and `ask(…, form=…)`). Fields that are said to have a form must be there, except in
+the reply of a client that says with n = 0 that it has nothing to send.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 MOST = 2**40  # rows, or whatever a plain number counts
+COUNT = range(MOST + 1)
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,9 @@ class Array:
         return size if self.most is None else f"{size}, at most {self.most}"
 
 
-Form = Array | range | type | dict | list
-"""What a field must be: an array; a whole number in a range; a value of a type; a dict of these fields; or, as [form], a dict of
-any names whose values all have that form."""
+Form = Array | range | type | dict | list | Callable[[Any], bool]
+"""What a field must be: an array; a whole number in a range; a value of a type; a dict of these fields; as [form], a dict of any
+names whose values all have that form; or what a function says yes to."""
 
 
 def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mapping[str, Form] | None = None) -> str | None:
@@ -45,20 +47,34 @@ def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mappin
     strange = [name for name in reply if known and name not in known]
     if strange:
         return f"it has a field {strange[0]!r} that the step does not have"
-    for name, wanted in (form or {}).items():
-        wrong = _misfit(f"'{name}'", reply[name], wanted) if name in reply else f"'{name}' is missing"
+    idle = type(reply.get("n")) is int and reply["n"] == 0
+    for name, wanted in {**_like(step), **(form or {})}.items():
+        if name in reply:
+            wrong = _misfit(f"'{name}'", reply[name], _form(_at(request, wanted)) if isinstance(wanted, str) else wanted)
+            if wrong and isinstance(wanted, str):
+                wrong = f"'{name}' has not the form of the '{wanted}' that was sent: do both run the same model?"
+        else:
+            wrong = None if idle else f"'{name}' is missing"
         if wrong:
             return wrong
     for name, value in reply.items():
         wrong = _value(name, value)
         if wrong:
             return wrong
-    for name, asked in getattr(step, "like", {}).items():
-        if name not in reply:
-            return f"'{name}' is missing"
-        if _form(reply[name]) != _form(request[asked]):
-            return f"'{name}' has not the form of the '{asked}' that was sent: do both run the same model?"
     return None
+
+
+def _like(step: Callable) -> Mapping[str, Any]:
+    like = getattr(step, "like", {})
+    return like(step.__self__) if callable(like) else like  # type: ignore[attr-defined]
+
+
+def _at(request: Mapping[str, Any], path: str) -> Any:
+    """A field of the request, `control.c` being the field c of its field control."""
+    value: Any = request
+    for name in path.split("."):
+        value = value[name]
+    return value
 
 
 def _value(name: str, value: Any) -> str | None:
@@ -69,7 +85,7 @@ def _value(name: str, value: Any) -> str | None:
     if isinstance(value, (int, float)):
         good = math.isfinite(value) and 0 <= value <= MOST
         return None if good else f"'{name}' is {value:g}, and must be 0 to {MOST}"
-    return None if _finite(value) else f"'{name}' has values that are not finite: training diverged there, try a smaller lr"
+    return None if _finite(value) else f"'{name}' has values that are not finite: training diverged, try a smaller lr"
 
 
 def _misfit(name: str, value: Any, form: Form) -> str | None:
@@ -83,6 +99,8 @@ def _misfit(name: str, value: Any, form: Form) -> str | None:
         return None if fits else f"{name} must be a whole number, {form.start} to {form.stop - 1}"
     if isinstance(form, type):
         return None if isinstance(value, form) else f"{name} must be {form.__name__}"
+    if callable(form):
+        return None if form(value) else f"{name} has not the form that it must have"
     if not isinstance(value, dict):
         return f"{name} must be a dict"
     inner = dict.fromkeys(value, form[0]) if isinstance(form, list) else form
@@ -97,10 +115,10 @@ def _finite(array: Any) -> bool:
     return not isinstance(array, np.ndarray) or array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _form(value: Any) -> Any:
+def _form(value: Any) -> Form:
     """Names, types and shapes of a value of the codec."""
     if isinstance(value, dict):
         return {name: _form(inner) for name, inner in value.items()}
     if isinstance(value, (Tensor, np.ndarray)):
-        return str(value.dtype), tuple(value.shape)
-    return type(value).__name__
+        return Array(str(value.dtype).removeprefix("torch."), tuple(value.shape))
+    return type(value)
