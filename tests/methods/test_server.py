@@ -45,7 +45,7 @@ def federation(digits, method, labels="server:40", rows=12, clients=2, model="ml
 
 
 def memory(server, i):
-    return Memory(server._transport.store, server._transport.manifests[i])
+    return Memory(server.transport.store, server.transport.manifests[i])
 
 
 def same(a, b) -> bool:
@@ -481,7 +481,7 @@ def test_fedcons_server_trains_first_and_after_a_uniform_average(digits, monkeyp
     first = at_server(method, server, state["weights"], 0, "by hand")
     replies = server.ask(method.train, backbone=fedcon.part(first, "features."), round=0)
     assert [len(data[i].unlabelled) for i in replies] == [12, 17]
-    server._transport.manifests.clear()  # projector and target from the beginning again
+    server.transport.manifests.clear()  # projector and target from the beginning again
     trained.clear()
     new = method.round(server, state)
     mean = {**first, **halved(replies[0]["weights"], replies[1]["weights"])}
@@ -665,7 +665,7 @@ def test_rewards_are_falls_of_the_servers_loss_less_their_moving_average(digits)
             return F.cross_entropy(server.model(weights).eval()(X), y).item()
 
     rewards = [loss(state["weights"]) - loss(reply["weights"]) for reply in replies.values()]
-    server._transport.manifests.clear()  # the same draw again, from the beginning
+    server.transport.manifests.clear()  # the same draw again, from the beginning
     new = method.round(server, state)
     assert server.notes["reward"] == pytest.approx(sum(rewards) / 2, rel=1e-4)
     assert new["baseline"] == pytest.approx(sum(rewards) / 2 / 4, rel=1e-4)

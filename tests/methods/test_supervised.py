@@ -158,7 +158,7 @@ def test_alone_shares_no_weights_and_each_client_keeps_its_own(digits):
     state = method.round(server, method.setup(server))
     assert all(line["fields"].keys() <= {"n", "round"} for line in server.account.drain())
     start = server.model().state()
-    simulation = server._transport
+    simulation = server.transport
     for i in (0, 1):
         close(Memory(simulation.store, simulation.manifests[i])["weights"], local(start, data[i].labelled, 0.3, 2))
     assert state == dict(round=1)
