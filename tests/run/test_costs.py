@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grapevine import core, methods
 from grapevine.core import Server, account
-from grapevine.learn import heads
+from grapevine.learn import heads, layers
 from grapevine.learn import networks as models
 from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
@@ -38,9 +38,9 @@ def test_linear_layer_by_hand():
 
 @pytest.mark.parametrize("stride, groups, kind", [(1, 1, nn.Conv2d), (2, 1, nn.Conv2d), (1, 2, nn.Conv2d), (1, 1, None)])
 def test_convolution_by_hand(stride, groups, kind):
-    kind = kind or models.WeightNormConv2d
+    kind = kind or layers.WeightNormConv2d
     layer = kind(4, 6, 3, stride=stride, padding=1, groups=groups)
-    if kind is models.WeightNormConv2d:
+    if kind is layers.WeightNormConv2d:
         nn.init.ones_(layer.length)
     side = 8 // stride
     forward = 2 * 5 * (side * side * 6) * (4 // groups * 3 * 3)  # outputs × weights of a filter

@@ -19,10 +19,6 @@ Forms = Callable[[Id], Mapping[str, Form]]
 """Of a client's answer, what its fields must be."""
 
 
-def _warn(sentence: str) -> None:
-    logging.getLogger("grapevine").warning(sentence)
-
-
 class StepError(Exception):
     """An error inside a step, with client, step and round in front."""
 
@@ -51,6 +47,10 @@ class Transport:
     def restore(self, state: dict) -> None:
         """Go on from a checkpoint's state."""
 
+    def say(self, sentence: str) -> None:
+        """For people: a reply that is left out, say."""
+        logging.getLogger("grapevine").warning(sentence)
+
     def close(self) -> None:
         """Let go of threads and connections."""
 
@@ -58,13 +58,12 @@ class Transport:
 class Server:
     """What the server's program sees. `clients` are all ids, in order.
 
-    `quorum`: below so many clients that still answer, the run stops. `say` gets a sentence for every reply that is left out.
+    `quorum`: below so many clients that still answer, the run stops.
     """
 
     def __init__(
         self, method: Method, clients: Iterable[Id], transport: Transport, models: ModelSource | None, classes: tuple[str, ...],
         seed: int = 0, per_round: int | None = None, rounds: int = 1, data: Rows | None = None, quorum: int = 0,
-        say: Callable[[str], None] = _warn,
     ):  # fmt: skip
         self.method, self.clients, self.classes, self.data = method, sorted(clients), classes, data
         self.seed, self.rounds, self.quorum = seed, rounds, quorum
@@ -75,7 +74,7 @@ class Server:
         self.notes: dict[str, float | list[Id]] = {}
         self.left_out: dict[Id, str] = {}  # whose reply was bad, and why the last of them was
         self._gone: set[Id] = set()  # did not answer when last asked
-        self.transport, self._models, self._say = transport, models, say
+        self.transport, self._models = transport, models
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
     def ask(self, step: Any, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
@@ -111,7 +110,7 @@ class Server:
                 replies[i] = came[i]
             else:
                 self.left_out[i] = f"step {name} of round {self.now}: {wrong}"
-                self._say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
+                self.transport.say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
         if came and not replies:
             raise Mistake(f"no reply to step {name} of round {self.now} can be used; client {i}'s: {wrong}.")
         return replies

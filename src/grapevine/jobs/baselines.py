@@ -43,7 +43,8 @@ def gaussian(
         prepared[name] = ClientData(Rows(x, labelled, data[name].labelled.y), Rows(x, rest, torch.full_like(rest, -1)),
                                     Rows(x, none, none), data[name].classes)  # fmt: skip
     method = Gaussian(kind_for(next(iter(rows.values())).shape[1]), scale="none")
-    simulation = Simulation(method, prepared, None, seed, workers=workers, log=log)
+    simulation = Simulation(method, prepared, None, seed, workers=workers)
+    simulation.log = log
     server = Server(method, list(prepared), simulation, None, (), seed)
     try:
         method.check(server)

@@ -191,7 +191,8 @@ def run(server: Holding, parties: Sequence[Holding], method: Clean, model: str, 
     data = {party.name: party.data() for party in parties}
     rows, classes = server_rows(server)
     source = model_source(method, model, rows, len(classes), seed)
-    simulation = Simulation(method, data, source, seed, workers=workers, log=logger(disclosure), progress=progress)
+    simulation = Simulation(method, data, source, seed, workers=workers)
+    simulation.log, simulation.progress = logger(disclosure), progress
     host = Server(method, list(data), simulation, source, classes, seed, data=rows)
     try:
         method.check(host)

@@ -282,8 +282,8 @@ def run(parties: Sequence[Party], method: Label, seed: int | None = None, worker
     disclosure: dict[str, list[dict]] = {party.name: [] for party in parties}
     data = {party.name: party.data() for party in parties}
     # What is not secret (which labels are hidden for the estimate) still needs a seed.
-    simulation = Simulation(method, data, None, secrets.randbits(63) if seed is None else seed, workers=workers,
-                            log=logger(disclosure, method), progress=progress)  # fmt: skip
+    simulation = Simulation(method, data, None, secrets.randbits(63) if seed is None else seed, workers=workers)
+    simulation.log, simulation.progress = logger(disclosure, method), progress
     server = Server(method, list(data), simulation, None, (), simulation.seed)
     try:
         method.check(server)

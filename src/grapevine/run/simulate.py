@@ -80,8 +80,7 @@ class Simulation(Transport):
     def __init__(
         self, method: Method, data: Mapping[Id, ClientData], models: ModelSource | None, seed: int = 0, mode: str = "fast",
         workers: int = 1, store: Store | None = None, faults: Iterable[Fault] = (), truth: Callable[[Id], Tensor] | None = None,
-        tap: Callable[[str, str, Id, bytes], None] | None = None, log: Callable[[str, Id, dict], None] | None = None,
-        progress: Callable[[str, int, int], None] | None = None,
+        tap: Callable[[str, str, Id, bytes], None] | None = None,
     ):  # fmt: skip
         if mode not in ("fast", "strict"):
             raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
@@ -93,7 +92,9 @@ class Simulation(Transport):
         # In one process everybody is who he says; between machines, people compare fingerprints.
         self.identities = {id: Identity.generate() for id in data}
         self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
-        self._faults, self._truth, self._tap, self._log, self._progress = list(faults), truth, tap, log, progress
+        self.log: Callable[[str, Id, dict], None] | None = None
+        self.progress: Callable[[str, int, int], None] | None = None
+        self._faults, self._truth, self._tap = list(faults), truth, tap
         self._lost: set[Id] = set()
         self._done = 0  # clients that have answered the step under way
         self._lock = threading.Lock()
@@ -140,10 +141,10 @@ class Simulation(Transport):
 
     def _deliver(self, step: str, id: Id, payload: dict, round: int, clients: int) -> list[dict]:
         replies = self._answer(step, id, payload, round)
-        if self._progress:
+        if self.progress:
             with self._lock:
                 self._done += 1
-                self._progress(step, self._done, clients)
+                self.progress(step, self._done, clients)
         return replies
 
     def _answer(self, step: str, id: Id, payload: dict, round: int) -> list[dict]:
@@ -189,8 +190,8 @@ class Simulation(Transport):
         return reply, memory.manifest
 
     def _reply(self, step: str, id: Id, reply: dict, fault: Fault | None) -> list[dict]:
-        if self._log:
-            self._log(step, id, reply)
+        if self.log:
+            self.log(step, id, reply)
         if fault and fault.kind == "corrupt":
             data = bytearray(wire.encode(reply))
             data[len(data) // 2] ^= 0xFF
