@@ -31,12 +31,12 @@ from torch import Tensor, nn
 from grapevine.cli.terminal import download_bar
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
-from grapevine.data import datasets, download
+from grapevine.data import catalogue, download, formats
 from grapevine.data.datasets import Dataset, images
-from grapevine.data.embed import BATCH, CENTRE, SPREAD, _pretrained
+from grapevine.data.embed import BATCH, CENTRE, SPREAD, pretrained
 
 Arrays = dict[str, np.ndarray]
-READERS = {"fashion-mnist": datasets.load_fashion_idx, "mnist": datasets.load_mnist_idx, "cifar10": datasets.load_cifar10_binary}
+READERS = {"fashion-mnist": formats.load_fashion_idx, "mnist": formats.load_mnist_idx, "cifar10": formats.load_cifar10_binary}
 EACH = {"train": 2000, "test": 500}  # images of a class
 PIXELS, PADDED_FOR, COMPONENTS = 112, 224, 256
 AXES_FROM = 8000  # training rows
@@ -44,8 +44,8 @@ AXES_FROM = 8000  # training rows
 
 def official(name: str) -> Dataset:
     """Read from the official files, wherever they are."""
-    layout = next(each for each in datasets.LAYOUTS[name] if each.read is READERS[name])
-    folders = (layout.found(place, name) for place in datasets.places(DATA))
+    layout = next(each for each in catalogue.LAYOUTS[name] if each.read is READERS[name])
+    folders = (layout.found(place, name) for place in download.places(DATA))
     folder = next(filter(None, folders), None)
     return READERS[name](folder) if folder else fetched(name)
 
@@ -54,7 +54,7 @@ def fetched(name: str) -> Dataset:
     """Into the user's cache: beside the prepared part of CIFAR-10, the whole would be read in its place."""
     print(f"fetching {name} …", flush=True)
     with download_bar(name) as progress:
-        return READERS[name](download.get(name, datasets.cache_dir(), progress)[0].parent)
+        return READERS[name](download.get(name, download.cache_dir(), progress)[0].parent)
 
 
 def whole(data: Dataset) -> Arrays:
@@ -86,7 +86,7 @@ def cifar10() -> Arrays:
 def cifar10_lite0(part: Arrays) -> Arrays:
     """The leading principal components of the images' features. Their axes are those of the first training rows, as in the
     file that the results here were measured on; numpy's SVD also gives them its signs."""
-    network = _pretrained("efficientnet-lite0", PADDED_FOR)
+    network = pretrained("efficientnet-lite0", PADDED_FOR)
     train, test = (embed(network, images(part[f"x_{name}"]), f"features, {name}") for name in EACH)
     mean = train.mean(0)
     axes = np.linalg.svd(train[:AXES_FROM] - mean, full_matrices=False)[2][:COMPONENTS].T

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from grapevine.data import datasets
+from grapevine.data import datasets, download, load
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RNG = np.random.default_rng(0)
@@ -21,7 +21,7 @@ def benchmark(monkeypatch, tmp_path):
     """The modules of benchmarks/ by name, with all data in tmp_path; gone again after the test."""
     monkeypatch.setattr(sys, "path", [str(FOLDER / "claims"), str(FOLDER), *sys.path])
     monkeypatch.setenv("GRAPEVINE_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(datasets, "cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr(download, "cache_dir", lambda: tmp_path / "cache")
     monkeypatch.setattr("grapevine.data.download.fetch", lambda *_: pytest.fail("nothing is to be fetched"))
     before = dict(sys.modules)
     for name in [name for name, module in before.items() if str(FOLDER) in str(getattr(module, "__file__", ""))]:
@@ -68,8 +68,8 @@ def test_all_files_are_made_from_official_ones_and_none_is_touched_again(benchma
     official(tmp_path / "cache")
     monkeypatch.setattr(prepare, "EACH", {"train": 7, "test": 2})
     monkeypatch.setattr(prepare, "COMPONENTS", 3)
-    monkeypatch.setattr(prepare, "_pretrained", lambda *_: Network())
-    whole = {name: datasets.load(name) for name in ("fashion-mnist", "mnist", "cifar10")}
+    monkeypatch.setattr(prepare, "pretrained", lambda *_: Network())
+    whole = {name: load(name) for name in ("fashion-mnist", "mnist", "cifar10")}
     prepare.prepare()
     said = capsys.readouterr().out
     for name, file in prepare.FILES.items():
@@ -79,7 +79,7 @@ def test_all_files_are_made_from_official_ones_and_none_is_touched_again(benchma
             line = next(line for line in said.splitlines() if line.startswith(f"{file} cannot be made for you: "))
             assert line.endswith(f"into {tmp_path / 'data'}.")
     for name in ("fashion-mnist", "mnist"):
-        made = datasets.load(name)
+        made = load(name)
         for field in ("x", "y", "x_test", "y_test", *(("group", "group_test") if name == "mnist" else ())):
             assert torch.equal(getattr(made, field), getattr(whole[name], field)), (name, field)
         assert made.group_names == whole[name].group_names
@@ -92,7 +92,7 @@ def test_all_files_are_made_from_official_ones_and_none_is_touched_again(benchma
         np.testing.assert_array_equal(part[f"y_{which}"], y[rows])
     made = dict(np.load(tmp_path / "data" / "cifar10_lite0_256.npz"))
     assert made.keys() == part.keys() and made["x_train"].dtype == np.float16 and made["x_test"].shape == (20, 3)
-    assert datasets.load("cifar10-lite0").x.shape == (70, 3) and datasets.load("cifar10").x.shape == (70, 3, 32, 32)
+    assert load("cifar10-lite0").x.shape == (70, 3) and load("cifar10").x.shape == (70, 3, 32, 32)
     files = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in (tmp_path / "data").iterdir()}
     assert len(files) == 4
     prepare.prepare()
@@ -103,7 +103,7 @@ def test_all_files_are_made_from_official_ones_and_none_is_touched_again(benchma
 def test_features_are_projected_on_their_leading_axes(benchmark, monkeypatch):
     """As many components as features: a rotation, so that distances stay; and columns that do not correlate, largest first."""
     prepare = benchmark("prepare")
-    monkeypatch.setattr(prepare, "_pretrained", lambda *_: Network())
+    monkeypatch.setattr(prepare, "pretrained", lambda *_: Network())
     part = {f"x_{name}": RNG.integers(0, 256, (n, 32, 32, 3), np.uint8) for name, n in (("train", 40), ("test", 9))}
     made = prepare.cifar10_lite0(part)
     raw = {key: prepare.embed(Network(), datasets.images(x), "") for key, x in part.items()}
@@ -140,7 +140,7 @@ def test_the_shared_features_are_those_of_this_network(benchmark, shared):
     prepare = benchmark("prepare")
     with np.load(shared / "cifar10_20k5k.npz") as images, np.load(shared / "cifar10_lite0_256.npz") as z:
         x, theirs = images["x_train"][:40], z["x_train"][:40].astype(np.float64)
-    ours = prepare.embed(prepare._pretrained("efficientnet-lite0", prepare.PADDED_FOR), datasets.images(x), "")
+    ours = prepare.embed(prepare.pretrained("efficientnet-lite0", prepare.PADDED_FOR), datasets.images(x), "")
     ours, theirs = ours - ours.mean(0), theirs - theirs.mean(0)
     pairs = np.triu_indices(40, 1)
     assert np.corrcoef((ours @ ours.T)[pairs], (theirs @ theirs.T)[pairs])[0, 1] > 0.99

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from grapevine.core.errors import Mistake
-from grapevine.data import datasets, download
+from grapevine.data import catalogue, download
 from grapevine.data.download import BY_HAND, SOURCES, File, fetch, get
 
 CONTENT = np.random.default_rng(0).bytes(1_000_000)
@@ -204,7 +204,7 @@ def test_get_then_load(server, tmp_path, monkeypatch):
     monkeypatch.setitem(SOURCES, "fashion-mnist", tuple(files))
     made = get("fashion-mnist", tmp_path)
     assert [path.parent for path in made] == [tmp_path / "fashion-mnist"] * 4
-    data = datasets.load("fashion-mnist", tmp_path)
+    data = catalogue.load("fashion-mnist", tmp_path)
     assert data.y.tolist() == [0, 1, 2, 3, 4] and len(data.x_test) == 2
     monkeypatch.setenv("GRAPEVINE_DATA", str(tmp_path / "environment"))
     assert get("fashion-mnist")[0].is_relative_to(tmp_path / "environment")
@@ -217,7 +217,7 @@ def test_get_then_load(server, tmp_path, monkeypatch):
 
 def test_every_set_can_be_got_or_says_how(tmp_path):
     assert get("digits", tmp_path) == [] and list(tmp_path.iterdir()) == []
-    assert set(SOURCES) | set(BY_HAND) | {"digits"} == set(datasets.NAMES) and not set(SOURCES) & set(BY_HAND)
+    assert set(SOURCES) | set(BY_HAND) | {"digits"} == set(catalogue.NAMES) and not set(SOURCES) & set(BY_HAND)
     for name in BY_HAND:
         with pytest.raises(Mistake, match=re.escape(str(tmp_path / name))) as error:
             get(name, tmp_path)
@@ -234,7 +234,7 @@ def test_what_is_fetched_is_what_is_read(tmp_path):
             assert file.url.startswith("https://") and re.fullmatch("sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", file.check)
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / file.name).touch()
-        assert datasets.find(name, tmp_path)[0] == tmp_path / name
+        assert catalogue.find(name, tmp_path)[0] == tmp_path / name
 
 
 def test_the_limit_of_attempts_is_per_call(server, tmp_path):

@@ -50,7 +50,7 @@ def test_features_are_the_networks_own_before_its_last_layer(pretrained, tmp_pat
     assert features.shape == (3, 1280) and features.dtype == torch.float32
     assert features.min() >= 0 and features.max() <= 6  # mean of ReLU6
     assert (features[0] - features[1]).abs().max() > 0.1
-    network = embed._pretrained("efficientnet-lite0", 64)
+    network = embed.pretrained("efficientnet-lite0", 64)
     with torch.no_grad():
         logits = network((x.float() - 127) / 128)
         torch.testing.assert_close(network._fc(features), logits, rtol=1e-3, atol=1e-3)

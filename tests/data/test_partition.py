@@ -134,7 +134,7 @@ def test_free_dirichlet_that_cannot_fill_everybody():
 def test_deal_gives_what_the_table_says():
     y = np.array([0, 1, 0, 1, 1, 0, 0])
     table = np.array([[1, 2], [2, 0]])
-    owner = p.deal(y, table, rng(4))
+    owner = p.deal_rows(y, table, rng(4))
     assert counts_of(owner[owner >= 0], y[owner >= 0], 2, 2).tolist() == table.tolist()
     assert (owner == -1).sum() == 2
 

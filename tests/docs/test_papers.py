@@ -21,10 +21,10 @@ import grapevine as gv
 from grapevine.cli.flags import read_settings
 from grapevine.cli.main import main
 from grapevine.core import Method, parameters, with_settings
-from grapevine.data import datasets
+from grapevine.data import catalogue
+from grapevine.data.foreign import parse_irrelevant
 from grapevine.data.labels import parse_labels
 from grapevine.data.partition import parse_partition
-from grapevine.data.split import parse_irrelevant
 from grapevine.jobs import compare as comparison
 from grapevine.jobs import label as labelling
 from grapevine.learn import networks as models
@@ -118,7 +118,7 @@ def test_command_names_what_exists(command):
         return
     if name == "compare":
         plan_of(flags)._check_settings()
-    known = {row["name"] for row in datasets.names(None)}
+    known = {row["name"] for row in catalogue.names(None)}
     for cell in cells_of(name, flags):
         assert cell["data"] in known
         parse_partition(cell["partition"] or "iid")

@@ -6,7 +6,7 @@ from PIL import Image
 
 from grapevine.core.rows import Scale
 from grapevine.data.datasets import Dataset
-from grapevine.data.split import split
+from grapevine.data.dealing import split
 from grapevine.report import picture
 
 

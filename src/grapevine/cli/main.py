@@ -274,9 +274,9 @@ def data_list(data_dir: str | None, as_json: bool) -> None:
     grapevine data list
     """
     from grapevine.cli.terminal import show_table
-    from grapevine.data import datasets
+    from grapevine.data import catalogue
 
-    rows = datasets.names(data_dir)
+    rows = catalogue.names(data_dir)
     brief = [{name: row[name] for name in ("name", "rows", "classes", "kind", "where")} for row in rows]
     click.echo(json.dumps(rows, indent=1)) if as_json else show_table("Data sets (--json: sources and licences)", brief)
 

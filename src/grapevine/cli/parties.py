@@ -131,13 +131,13 @@ def new_table(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
 def _features(given: dict[str, Any]) -> list[str]:
     if not given.get("schema"):
         return _names(given.get("features"))
-    from grapevine.data.tables import choose_columns, column_names, existing_file
+    from grapevine.data.tables import Columns, choose_columns, column_names, existing_file
 
     path = existing_file(given["schema"])
     if path.suffix.lower() == ".npz":
         raise Mistake(f"{path} does not name its columns: give a .csv or .parquet, or --features.")
     named = _names(given.get("features")) or None
-    return choose_columns(path, column_names(path), given.get("label"), given.get("id_column"), named, None, ())[1]
+    return choose_columns(path, column_names(path), Columns(given.get("label"), given.get("id_column"), named))[1]
 
 
 def run_host(folder: Path) -> None:

@@ -1,6 +1,9 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read and write them."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 def size(n: float) -> str:
@@ -14,3 +17,10 @@ def size(n: float) -> str:
 
 def percent(value: float | None) -> str:
     return "—" if value is None else f"{value:.1%}"
+
+
+def hint(name: str, among: Iterable[str]) -> str:
+    """The name that was probably meant, in brackets; empty if none is near."""
+    known = {each.lower(): each for each in among}
+    near = difflib.get_close_matches(name.lower(), known, 1)
+    return f" (did you mean {known[near[0]]!r}?)" if near else ""

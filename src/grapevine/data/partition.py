@@ -149,7 +149,7 @@ def dirichlet_free(clients: int, columns: np.ndarray, alpha: float, rng: np.rand
 # From tables to rows -------------------------------------------------------------------------------------------------
 
 
-def deal(y: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def deal_rows(y: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Owner per row: client i gets table[i, c] random rows of class c. Rows left over are nobody's (−1)."""
     owner = np.full(len(y), -1)
     for c in range(table.shape[1]):
@@ -199,6 +199,6 @@ def owners(
             table = dirichlet_free(clients, columns, partition.alpha, rng)
         else:
             table = dirichlet_balanced(rows, columns, partition.alpha, rng)
-        owner[known] = deal(y[known], table, rng)
+        owner[known] = deal_rows(y[known], table, rng)
     owner[y < 0] = spread(int((y < 0).sum()), clients, rng)
     return owner

@@ -1,15 +1,15 @@
-"""A party's own files: tables (CSV, Parquet, NPZ) and folders of images, read with one sentence for each thing that is wrong."""
+"""A party's own tables (CSV, Parquet, NPZ), read with one sentence for each thing that is wrong."""
 
 from __future__ import annotations
 
 import csv
-import difflib
+import io
 import math
 import os
 import re
-import warnings
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,41 +18,42 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-import torch
-from PIL import Image, ImageOps
-from torch import Tensor
 
 from grapevine.core.errors import Mistake
+from grapevine.core.store import write_atomically
+from grapevine.core.words import hint
 
 LABEL_NAMES = ("label", "y", "target")
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+
+Place = Callable[[int], str]  # where row i of a file stands, for people
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a table's columns are for. Every other column is a feature, unless `features` lists them."""
+
+    label: str | None = None
+    id: str | None = None
+    features: Sequence[str] | None = None
+    truth: str | None = None
+    impute: bool = False
+    other: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """Those that are read as text."""
+        return [name for name in (self.label, self.id, self.truth, *self.other) if name]
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of features with ids and labels (None: not labelled). `other` holds the columns asked for by name, as text."""
 
-    name: str  # the file's stem
     ids: list[str]
     columns: tuple[str, ...]
     x: np.ndarray  # (n, d) float64
     labels: list[str | None]
     truth: list[str | None] | None
-    path: Path
-    other: dict[str, list[str | None]]
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images of one size, with their paths inside the folder as ids. `other` as in `Table`."""
-
-    name: str
-    ids: list[str]
-    x: Tensor  # (n, c, h, w) uint8
-    labels: list[str | None]
     path: Path
     other: dict[str, list[str | None]]
 
@@ -79,7 +80,7 @@ def read_table(
     readers = {".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet, ".npz": read_npz}
     if path.suffix.lower() not in readers:
         raise Mistake(f"{path} is not a table this can read: give a .csv, .parquet or .npz file.")
-    return readers[path.suffix.lower()](path, label, id, features, truth, impute, tuple(other))
+    return readers[path.suffix.lower()](path, Columns(label, id, features, truth, impute, tuple(other)))
 
 
 def column_names(path: str | Path) -> list[str]:
@@ -94,11 +95,86 @@ def column_names(path: str | Path) -> list[str]:
     return read_header(path)[0]
 
 
-def read_csv(path, label, id, features, truth, impute, other) -> Table:
+def choose_columns(path: Path, header: Sequence[str], columns: Columns, implicit_id: bool = True) -> tuple[Columns, list[str]]:
+    """The columns with the one that holds ids, and the features' names; every name must be there and serve one purpose."""
+    given = (*columns.texts, *(columns.features or ()))
+    if implicit_id and columns.id is None and "id" in header and "id" not in given:
+        columns = replace(columns, id="id")
+    for name in given:
+        if name not in header:
+            raise no_column(path, name, header)
+    taken = columns.texts
+    wanted = list(columns.features or (name for name in header if name not in taken))
+    both = [name for name in wanted if name in taken]
+    if both:
+        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of --features.")
+    if not wanted:
+        raise Mistake(f"{path} has no feature columns beside {', '.join(map(repr, sorted(taken)))}, add some.")
+    return columns, wanted
+
+
+def build_table(
+    path: Path, columns: Columns, wanted: Sequence[str], x: np.ndarray, cells: Mapping[str, list], place: Place
+) -> Table:
+    """A table from its features and the cells of its text columns, whatever the file."""
+    if not len(x):
+        raise Mistake(f"{path} has no rows, give a table with at least one row.")
+    x = finite(path, x, wanted, columns.impute, place)
+    names = {name: [label_name(value) for value in cells[name]] for name in columns.texts if name != columns.id}
+    return Table(
+        row_ids(path, columns.id, cells, len(x), place), tuple(wanted), x,
+        names[columns.label] if columns.label else [None] * len(x), names[columns.truth] if columns.truth else None, path,
+        {name: names[name] for name in columns.other},
+    )  # fmt: skip
+
+
+def row_ids(path: Path, name: str | None, cells: Mapping[str, list], n: int, place: Place) -> list[str]:
+    if name is None:
+        return [str(row) for row in range(1, n + 1)]
+    first: dict[str, int] = {}
+    for row, cell in enumerate(cells[name]):
+        value = text(cell)
+        if not value:
+            raise Mistake(f"{path}, {place(row)}, column {name!r}: the id is empty, give every row an id of its own.")
+        if value in first:
+            raise Mistake(f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}, give every row its own.")
+        first[value] = row
+    return list(first)
+
+
+def finite(path: Path, x: np.ndarray, names: Sequence[str], impute: bool, place: Place) -> np.ndarray:
+    bad = ~np.isfinite(x)
+    if not bad.any():
+        return x
+    if impute:
+        return np.where(bad, np.nan, x)
+    row, j = (int(v) for v in np.argwhere(bad)[0])
+    what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
+    raise CellMistake(names[j], f"{path}, {place(row)}, column {names[j]!r}: {what}", IMPUTE)
+
+
+class CellMistake(Mistake):
+    """A cell that is no feature. A command without the flag that `way` names says another way out."""
+
+    def __init__(self, column: str, what: str, way: str):
+        super().__init__(f"{what}, {way}.")
+        self.column, self.what, self.way = column, what, way
+
+
+NAME_THEM, IMPUTE = "take the column out or name the --features", "put a number there or use --impute"
+
+
+def text_mistake(path: Path, place: str, name: str, cell: Any) -> CellMistake:
+    return CellMistake(name, f"{path}, {place}, column {name!r}: {cell!r} is not a number", NAME_THEM)
+
+
+# CSV
+
+
+def read_csv(path: Path, columns: Columns) -> Table:
     header, delimiter = read_header(path)
-    id, wanted = choose_columns(path, header, label, id, features, truth, other)
-    texts = [name for name in (label, id, truth, *other) if name]
-    types = {name: pa.float64() for name in wanted} | {name: pa.string() for name in texts}
+    columns, wanted = choose_columns(path, header, columns)
+    types = {name: pa.float64() for name in wanted} | {name: pa.string() for name in columns.texts}
     keep = [name for name in header if name in types]  # the rest is never converted
     convert = pa.csv.ConvertOptions(column_types=types, include_columns=keep, strings_can_be_null=False)
     parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -107,9 +183,12 @@ def read_csv(path, label, id, features, truth, impute, other) -> Table:
         table = pa.csv.read_csv(path, pa.csv.ReadOptions(use_threads=False), parse, convert)
     except pa.ArrowInvalid as error:
         raise csv_mistake(path, header, delimiter, wanted, error) from None
-    if not len(table):
-        raise Mistake(f"{path} has a header but no rows, give a table with at least one row.")
-    return build_table(path, table, wanted, label, id, truth, other, impute, lambda row: f"line {csv_line(path, delimiter, row)}")
+
+    def place(row: int) -> str:
+        # Looked up only when something is wrong: records may hold blank lines and line breaks.
+        return f"line {next(line for at, (line, _) in enumerate(csv_records(path, delimiter)) if at == row + 1)}"
+
+    return from_arrow(path, columns, wanted, table, place)
 
 
 def read_header(path: Path) -> tuple[list[str], str]:
@@ -159,79 +238,62 @@ def csv_records(path: Path, delimiter: str) -> Iterable[tuple[int, list[str]]]:
             start = reader.line_num + 1
 
 
-def csv_line(path: Path, delimiter: str, row: int) -> int:
-    """The line of a CSV file that data row `row` (from 0) starts on; only looked up when something is wrong."""
-    return next(line for at, (line, _) in enumerate(csv_records(path, delimiter)) if at == row + 1)
+def read_text_columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Some columns of a CSV file (by name, whatever its ending) as text."""
+    path = existing_file(path)
+    header, delimiter = read_header(path)
+    for name in names:
+        if name not in header:
+            raise no_column(path, name, header)
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for line, cells in list(csv_records(path, delimiter))[1:]:
+        if len(cells) != len(header):
+            raise ragged(path, line, header, cells)
+        for name in names:
+            columns[name].append(cells[header.index(name)])
+    return columns
 
 
-def open_parquet(path: Path) -> pa.parquet.ParquetFile:
+# Parquet
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
     try:
-        return pa.parquet.ParquetFile(path)
+        with pa.parquet.ParquetFile(path) as file:
+            yield file
     except (pa.ArrowInvalid, OSError):
         raise Mistake(f"{path} is not a valid Parquet file, write it again.") from None
 
 
-def read_parquet(path, label, id, features, truth, impute, other) -> Table:
+def read_parquet(path: Path, columns: Columns) -> Table:
     with open_parquet(path) as file:
-        id, wanted = choose_columns(path, file.schema_arrow.names, label, id, features, truth, other)
-        names = [*wanted, *(name for name in (label, id, truth, *other) if name)]
-        try:
-            table = file.read(columns=list(dict.fromkeys(names)))
-        except (pa.ArrowInvalid, OSError):
-            raise Mistake(f"{path} is not a valid Parquet file, write it again.") from None
-    if not len(table):
-        raise Mistake(f"{path} has no rows, give a table with at least one row.")
-    return build_table(path, table, wanted, label, id, truth, other, impute, lambda row: f"row {row + 1}")
+        columns, wanted = choose_columns(path, file.schema_arrow.names, columns)
+        table = file.read(columns=list(dict.fromkeys([*wanted, *columns.texts])))
+    return from_arrow(path, columns, wanted, table, row_number)
 
 
-def build_table(path, table: pa.Table, wanted, label, id, truth, other, impute, place) -> Table:
+def row_number(row: int) -> str:
+    return f"row {row + 1}"
+
+
+def from_arrow(path: Path, columns: Columns, wanted: Sequence[str], table: pa.Table, place: Place) -> Table:
     x = np.empty((len(table), len(wanted)))
     for j, name in enumerate(wanted):
         x[:, j] = numbers(path, name, table.column(name), place)
-    x = finite(path, x, wanted, impute, place)
-    ids = [text(value) for value in table.column(id).to_pylist()] if id else None
-    ids = check_ids(path, ids, id, len(table), place)
-    labels = [label_name(v) for v in table.column(label).to_pylist()] if label else [None] * len(table)
-    known = [label_name(v) for v in table.column(truth).to_pylist()] if truth else None
-    more = {name: [label_name(v) for v in table.column(name).to_pylist()] for name in other}
-    return Table(path.stem, ids, tuple(wanted), x, labels, known, path, more)
+    return build_table(path, columns, wanted, x, {name: table.column(name).to_pylist() for name in columns.texts}, place)
 
 
-def numbers(path: Path, name: str, column: pa.ChunkedArray, place) -> np.ndarray:
+def numbers(path: Path, name: str, column: pa.ChunkedArray, place: Place) -> np.ndarray:
     """One feature column as floats; nulls are NaN."""
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return column.cast(pa.float64()).to_numpy()
-    if pa.types.is_decimal(kind):
+    is_ = pa.types
+    if any(kind(column.type) for kind in (is_.is_integer, is_.is_floating, is_.is_boolean, is_.is_null, is_.is_decimal)):
         return column.cast(pa.float64()).to_numpy()
     row = next((row for row, value in enumerate(column.to_pylist()) if value is not None), 0)
     raise text_mistake(path, place(row), name, column[row].as_py())
 
 
-class CellMistake(Mistake):
-    """A cell that is no feature. A command without the flag that `way` names says another way out."""
-
-    def __init__(self, column: str, what: str, way: str):
-        super().__init__(f"{what}, {way}.")
-        self.column, self.what, self.way = column, what, way
-
-
-NAME_THEM, IMPUTE = "take the column out or name the --features", "put a number there or use --impute"
-
-
-def text_mistake(path: Path, place: str, name: str, cell: Any) -> CellMistake:
-    return CellMistake(name, f"{path}, {place}, column {name!r}: {cell!r} is not a number", NAME_THEM)
-
-
-def finite(path: Path, x: np.ndarray, names: Sequence[str], impute: bool, place) -> np.ndarray:
-    bad = ~np.isfinite(x)
-    if not bad.any():
-        return x
-    if impute:
-        return np.where(bad, np.nan, x)
-    row, j = (int(v) for v in np.argwhere(bad)[0])
-    what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
-    raise CellMistake(names[j], f"{path}, {place(row)}, column {names[j]!r}: {what}", IMPUTE)
+# NPZ
 
 
 def open_npz(path: Path) -> np.lib.npyio.NpzFile:
@@ -253,37 +315,31 @@ def take_array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray
         raise Mistake(f"{path}: array {key!r} cannot be read (damaged, or Python objects), store numbers or strings.") from None
 
 
-def read_npz(path, label, id, features, truth, impute, other) -> Table:
+def read_npz(path: Path, columns: Columns) -> Table:
     with open_npz(path) as arrays:
-        id = "id" if id is None and "id" in arrays.files else id
+        own_id = "id" if columns.id is None and "id" in arrays.files else columns.id
         x = take_array(path, arrays, "X")
         n = len(x) if x.ndim else 0
-        if label and label not in arrays.files and "y" in arrays.files:
-            label = "y"  # the format's own name for labels
-        flat = {name: take_array(path, arrays, name) for name in (label, id, truth, *other) if name}
+        # `y` is the format's own name for labels.
+        label = "y" if columns.label and columns.label not in arrays.files and "y" in arrays.files else columns.label
+        columns = replace(columns, id=own_id, label=label)
+        cells = {name: take_array(path, arrays, name) for name in columns.texts}
         names = [str(name) for name in take_array(path, arrays, "columns")] if "columns" in arrays.files else None
-    for name, values in flat.items():
+    for name, values in cells.items():
         if values.shape != (n,):
             raise Mistake(f"{path}: array {name!r} has shape {values.shape} for {n} rows in 'X', give one entry per row.")
-    if not n:
-        raise Mistake(f"{path} has no rows, give a table with at least one row.")
     if x.dtype.kind not in "biuf":
         raise Mistake(f"{path}: array 'X' holds {x.dtype}, store numbers.")
-    x = x.reshape(n, -1).astype(np.float64)
+    x = x.reshape(n, math.prod(x.shape[1:])).astype(np.float64)
     names = names or [f"x{j}" for j in range(x.shape[1])]
     if len(names) != x.shape[1]:
         raise Mistake(f"{path}: 'columns' has {len(names)} names for the {x.shape[1]} columns of 'X', give one for each.")
-    _, wanted = choose_columns(path, names, None, None, features, None, (), implicit_id=False)
+    _, wanted = choose_columns(path, names, Columns(features=columns.features), implicit_id=False)
     x = x[:, [names.index(name) for name in wanted]]
+    return build_table(path, columns, wanted, x, {name: values.tolist() for name, values in cells.items()}, row_number)
 
-    def place(row: int) -> str:
-        return f"row {row + 1}"
 
-    ids = check_ids(path, [text(v) for v in flat[id].tolist()] if id else None, id, n, place)
-    labels = [label_name(v) for v in flat[label].tolist()] if label else [None] * n
-    known = [label_name(v) for v in flat[truth].tolist()] if truth else None
-    more = {name: [label_name(v) for v in flat[name].tolist()] for name in other}
-    return Table(path.stem, ids, tuple(wanted), finite(path, x, wanted, impute, place), labels, known, path, more)
+# Cells and names
 
 
 def existing_file(path: str | Path) -> Path:
@@ -291,8 +347,8 @@ def existing_file(path: str | Path) -> Path:
     if path.is_dir():
         raise Mistake(f"{path} is a folder, give a .csv, .parquet or .npz file in it.")
     if not path.exists():
-        near = difflib.get_close_matches(path.name, os.listdir(path.parent) if path.parent.is_dir() else [], 1)
-        raise Mistake(f"there is no file {path}{hint(near)}, check the path.")
+        near = hint(path.name, os.listdir(path.parent) if path.parent.is_dir() else [])
+        raise Mistake(f"there is no file {path}{near}, check the path.")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -303,45 +359,9 @@ def existing_file(path: str | Path) -> Path:
     return path
 
 
-def choose_columns(path, header, label, id, features, truth, other, implicit_id=True) -> tuple[str | None, list[str]]:
-    """The id column and the feature columns; every name must be there and serve one purpose."""
-    if implicit_id and id is None and "id" in header and "id" not in (label, truth, *other, *(features or ())):
-        id = "id"
-    for name in (label, id, truth, *other, *(features or ())):
-        if name is not None and name not in header:
-            raise no_column(path, name, header)
-    taken = {name for name in (label, id, truth, *other) if name}
-    wanted = list(features) if features else [name for name in header if name not in taken]
-    both = [name for name in wanted if name in taken]
-    if both:
-        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of --features.")
-    if not wanted:
-        raise Mistake(f"{path} has no feature columns beside {', '.join(map(repr, sorted(taken)))}, add some.")
-    return id, wanted
-
-
 def no_column(path: Path, name: str, header: Sequence[str], what: str = "column") -> Mistake:
-    near = difflib.get_close_matches(name.lower(), [h.lower() for h in header], 1)
-    near = [h for h in header if near and h.lower() == near[0]]
     shown = ", ".join(header[:12]) + (f" and {len(header) - 12} more" if len(header) > 12 else "")
-    return Mistake(f"{path} has no {what} {name!r}{hint(near)}, there are: {shown}.")
-
-
-def hint(near: Sequence[str]) -> str:
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def check_ids(path: Path, ids: list[str | None] | None, name: str | None, n: int, place) -> list[str]:
-    if ids is None:
-        return [str(row) for row in range(1, n + 1)]
-    first: dict[str, int] = {}
-    for row, value in enumerate(ids):
-        if not value:
-            raise Mistake(f"{path}, {place(row)}, column {name!r}: the id is empty, give every row an id of its own.")
-        if value in first:
-            raise Mistake(f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}, give every row its own.")
-        first[value] = row
-    return ids
+    return Mistake(f"{path} has no {what} {name!r}{hint(name, header)}, there are: {shown}.")
 
 
 def is_number(cell: str) -> bool:
@@ -379,14 +399,6 @@ def sort_names(names: Iterable[str]) -> list[str]:
     return sorted(names)
 
 
-def class_names(tables: Iterable[Table | Images]) -> tuple[str, ...]:
-    """The classes of all tables by name, sorted; warns about two names that differ only in case or spaces."""
-    names = sort_names({name for table in tables for name in table.labels if name is not None})
-    for sentence in spelling_warnings(names):
-        warnings.warn(sentence, stacklevel=2)
-    return tuple(names)
-
-
 def spelling_warnings(names: Iterable[str]) -> list[str]:
     """A sentence for each pair of class names that differ only in case or spaces."""
     seen: dict[str, str] = {}
@@ -422,105 +434,8 @@ def write_csv(path: str | Path, columns: dict[str, Sequence[Any]]) -> None:
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns of different lengths: {lengths}")
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values()))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def read_images(folder: str | Path, size: int | None = None, other: Sequence[str] = ()) -> Images:
-    """Read a folder of images: one sub-folder per class, or a `labels.csv` with the columns `file` and `label`.
-
-    Images beside the sub-folders, or in one named `unlabelled`, have no label. Ids are paths inside the folder. With `size` the
-    shorter side is brought to it and a centred square cut out; without it all images must be of one size. `other` names more
-    columns of `labels.csv`.
-    """
-    folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise Mistake(f"there is no folder {folder}, check the path.")
-    inside = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
-    paths = sorted((p.relative_to(folder) for p in inside if p.suffix.lower() in PICTURES), key=lambda p: p.as_posix())
-    if not paths:
-        raise Mistake(f"there are no images in {folder}, it takes {', '.join(PICTURES)}.")
-    ids = [p.as_posix() for p in paths]
-    if (folder / "labels.csv").exists():
-        labels, more = read_image_labels(folder / "labels.csv", ids, other)
-    elif other:
-        raise Mistake(f"{folder} has no labels.csv for the column {other[0]!r}, add one with columns file, label, {other[0]}.")
-    else:
-        labels = [None if len(p.parts) == 1 or p.parts[0] == "unlabelled" else label_name(p.parts[0]) for p in paths]
-        more = {}
-    x = stack_images([(str(folder / p), folder / p) for p in paths], size)
-    return Images(folder.resolve().name, ids, x, labels, folder, more)
-
-
-def read_image_labels(path: Path, ids: list[str], other: Sequence[str]) -> tuple[list[str | None], dict[str, list[str | None]]]:
-    rows = read_text_columns(path, ("file", "label", *other))
-    at = {name: row for row, name in enumerate(rows["file"])}
-    if len(at) < len(rows["file"]):
-        twice = next(name for name in at if rows["file"].count(name) > 1)
-        raise Mistake(f"{path} has two lines for file {twice!r}, take one out.")
-    extra = set(at) - set(ids)
-    if extra:
-        raise Mistake(f"{path} names {min(extra)!r}, which is no image in {path.parent}, give its path inside the folder.")
-    pick = [at.get(name) for name in ids]
-    column = {name: [None if row is None else label_name(rows[name][row]) for row in pick] for name in ("label", *other)}
-    return column["label"], {name: column[name] for name in other}
-
-
-def read_text_columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Some columns of a CSV file (by name, whatever its ending) as text."""
-    path = existing_file(path)
-    header, delimiter = read_header(path)
-    for name in names:
-        if name not in header:
-            raise no_column(path, name, header)
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    for line, cells in list(csv_records(path, delimiter))[1:]:
-        if len(cells) != len(header):
-            raise ragged(path, line, header, cells)
-        for name in names:
-            columns[name].append(cells[header.index(name)])
-    return columns
-
-
-def stack_images(sources: Sequence[tuple[str, Any]], size: int | None = None) -> Tensor:
-    """Decode (name, path or open file) pairs into one uint8 tensor (n, c, h, w), grey if all are grey, else RGB."""
-    x: Tensor | None = None
-    for i, (name, source) in enumerate(sources):
-        picture = decode(name, source, size)
-        pixels = np.asarray(picture)
-        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
-        if x is None:  # laid out (n, h, w, c): the order in which networks read colour images fastest
-            x, first = torch.empty(len(sources), *pixels.shape, dtype=torch.uint8), name
-        if pixels.shape[:2] != tuple(x.shape[1:3]):
-            h, w = x.shape[1:3]
-            raise Mistake(
-                f"{name} is {pixels.shape[1]}×{pixels.shape[0]} pixels and {first} is {w}×{h}, bring all images to one size."
-            )
-        if pixels.shape[2] > x.shape[3]:  # the first colour image after grey ones
-            x = x.repeat(1, 1, 1, 3)
-        x[i] = torch.from_numpy(pixels.copy()).expand(-1, -1, x.shape[3])
-    if x is None:
-        raise ValueError("no images")
-    return x.permute(0, 3, 1, 2)
-
-
-def decode(name: str, source: Any, size: int | None) -> Image.Image:
-    try:
-        with Image.open(source) as picture:
-            if picture.mode.startswith(("I", "F")):
-                raise Mistake(f"{name} has more than 8 bits a channel, convert it to 8 bits.")
-            if size:
-                picture.draft("RGB", (size, size))  # a JPEG then decodes straight to a smaller image
-            picture = ImageOps.exif_transpose(picture)
-            picture = picture.convert("L" if picture.mode in ("1", "L") else "RGB")
-            return ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR) if size else picture
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise Mistake(f"{name} is not an image that can be read ({error}), mend it or take it out.") from None
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values()))
+    write_atomically(Path(path), out.getvalue().encode())

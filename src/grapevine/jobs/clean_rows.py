@@ -14,6 +14,7 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.data import tables
 from grapevine.data.datasets import images
+from grapevine.data.pictures import read_images
 from grapevine.jobs import label as labelling
 from grapevine.jobs.label import Party
 from grapevine.jobs.reading import PIXELS, PRETRAINED, model_features, party_names, refuse_flags_of_tables
@@ -72,7 +73,7 @@ def _listed(path: str) -> bool:
 def _read_folder(path: str, name: str, label: str | None, truth: str | None, size: int | None) -> Holding:
     """Images: folders of classes, or a labels.csv in which `label` and `truth` name columns."""
     other = [column for column in (label if _listed(path) else None, truth) if column and column != "label"]
-    found = tables.read_images(path, size, other)
+    found = read_images(path, size, other)
     labels = list(found.other.get(label, found.labels))
     return Holding(name, found.x.numpy(), labels, found.ids, found.other.get(truth), pictures=found.x)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.data.tables import NAME_THEM, CellMistake, read_images, read_table, write_csv
+from grapevine.data.pictures import read_images
+from grapevine.data.tables import NAME_THEM, CellMistake, read_table, write_csv
 from grapevine.run.model import Model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 
 from grapevine.core.errors import Mistake
 from grapevine.data import tables
+from grapevine.data.pictures import read_images
 from grapevine.jobs.label import Party
 from grapevine.run.model import Model
 
@@ -85,9 +85,6 @@ def _read_tables(
     if label is None:
         raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
     read = tables.check_same_columns([tables.read_table(path, label, id, features, truth, impute) for path in paths])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # two spellings of one class are warned about by the job itself
-        tables.class_names(read)
     return [(table.x, table.labels, table.ids, table.truth) for table in read]
 
 
@@ -95,7 +92,7 @@ def _read_images(path: str, label: str | None, truth: str | None, model: Model |
     """Images and their labels: folders of classes, or a labels.csv in which `label` and `truth` may name columns."""
     size = PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
     other = [column for column in (label, truth) if column and column != "label"]
-    images = tables.read_images(path, size, other)
+    images = read_images(path, size, other)
     return images.x, list(images.other.get(label, images.labels)), images.ids, images.other.get(truth)
 
 

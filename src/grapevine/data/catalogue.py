@@ -1,0 +1,180 @@
+"""The data sets there are by name, where their files are looked for, and `load`: a data set by name or by path."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from grapevine.core.errors import Mistake
+from grapevine.core.words import hint
+from grapevine.data import formats, own
+from grapevine.data.datasets import Dataset
+from grapevine.data.download import places, way
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Files that together make a data set, what reads them, and the sub-folders they may lie in (else the set's name or none)."""
+
+    files: tuple[str, ...]  # a name with | is a choice
+    read: Callable[..., Dataset]
+    inside: tuple[str, ...] = ()
+
+    def found(self, place: Path, name: str) -> Path | None:
+        for sub in self.inside or (name, ""):
+            if all(any((place / sub / file).exists() for file in choice.split("|")) for choice in self.files):
+                return place / sub
+        return None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set with a name; a line of `grapevine data list`. `where` is empty if its files were not found."""
+
+    name: str
+    rows: str  # to train on + to test on
+    classes: int
+    kind: str
+    source: str
+    licence: str
+    where: str = ""
+
+
+KNOWN = (
+    Known("digits", "1438 + 359", 10, "image", "scikit-learn, from UCI (8×8 pixels)", "CC BY 4.0", "embedded"),
+    Known("fashion-mnist", "60000 + 10000", 10, "image", "Zalando Research", "MIT"),
+    Known("mnist", "60000 + 10000", 10, "image", "LeCun, Cortes, Burges; writers from QMNIST", "CC BY-SA 3.0"),
+    Known("cifar10", "50000 + 10000", 10, "image", "Krizhevsky, University of Toronto", "none stated"),
+    Known("cifar10-lite0", "20000 + 5000", 10, "table", "CIFAR-10 as EfficientNet-lite0 features", "as CIFAR-10"),
+    Known("cifar100", "50000 + 10000", 100, "image", "Krizhevsky, University of Toronto", "none stated"),
+    Known("svhn", "73257 + 26032", 10, "image", "Netzer et al., Stanford University", "non-commercial use"),
+    Known("stl10", "105000 (5000 labelled) + 8000", 10, "image", "Coates et al., Stanford University", "as ImageNet"),
+    Known("femnist", "38289 + 9570 of 279 writers", 62, "image", "LEAF, from NIST's database 19", "public domain"),
+    Known("derma", "8208 + 1232 of 4 sites", 7, "image", "HAM10000 (28×28 pixels)", "CC BY-NC-SA 4.0"),
+    Known("mini-imagenet", "50000 + 10000", 100, "image", "Vinyals et al., from ImageNet", "ImageNet: research only"),
+    Known("fed-isic2019", "18597 + 4650 of 6 centers", 8, "image", "ISIC archive, centers from FLamby", "CC BY-NC 4.0"),
+)
+NAMES = tuple(known.name for known in KNOWN)
+SIZED = ("mini-imagenet", "fed-isic2019")
+
+# MNIST and Fashion-MNIST have the same file names: only the folder's name tells them apart.
+IDX_FILES = tuple(f"{stem}.gz|{stem}" for stem in formats.IDX)
+ISIC_FILES = (
+    "ISIC_2019_Training_Input|ISIC_2019_Training_Input.zip",
+    "ISIC_2019_Training_GroundTruth.csv",
+    "train_test_split|train_test_split.csv",
+)
+LAYOUTS = {
+    "fashion-mnist": (
+        Layout(("fashion_mnist.npz",), formats.load_fashion_npz),
+        Layout(IDX_FILES, formats.load_fashion_idx, ("fashion-mnist", "FashionMNIST/raw")),
+    ),
+    "mnist": (
+        Layout(("mnist_writers.npz",), formats.load_mnist_npz),
+        Layout(IDX_FILES, formats.load_mnist_idx, ("mnist", "MNIST/raw")),
+    ),
+    "cifar10": (
+        Layout(("cifar-10-binary.tar.gz|cifar-10-batches-bin",), formats.load_cifar10_binary),
+        Layout(("cifar10_20k5k.npz",), formats.load_cifar10_npz),
+    ),
+    "cifar10-lite0": (Layout(("cifar10_lite0_256.npz",), formats.load_cifar10_lite0),),
+    "cifar100": (Layout(("cifar-100-binary.tar.gz|cifar-100-binary",), formats.load_cifar100),),
+    "svhn": (Layout(("train_32x32.mat", "test_32x32.mat"), formats.load_svhn),),
+    "stl10": (Layout(("stl10_binary.tar.gz|stl10_binary",), formats.load_stl10),),
+    "femnist": (Layout(("femnist_leaf.npz",), formats.load_femnist),),
+    "derma": (Layout(("dermamnist28.npz",), formats.load_derma),),
+    "mini-imagenet": (Layout(("train.csv", "val.csv", "test.csv", "images"), formats.load_mini_imagenet),),
+    "fed-isic2019": (Layout(ISIC_FILES, formats.load_fed_isic),),
+}
+
+
+def find(name: str, data_dir: str | Path | None = None) -> tuple[Path, Layout] | None:
+    """The folder that holds a data set's files and how to read them; all of `data_dir` comes before the next place."""
+    for place in places(data_dir):
+        for layout in LAYOUTS[name]:
+            folder = layout.found(place, name)
+            if folder is not None:
+                return folder, layout
+    return None
+
+
+def names(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
+    """The data sets there are: the fields of `Known`, with the folder in which the files were found."""
+    found = {name: find(name, data_dir) for name in LAYOUTS}
+    where = {name: dict(where=str(at[0])) for name, at in found.items() if at}
+    return [asdict(known) | where.get(known.name, {}) for known in KNOWN]
+
+
+def load(
+    name_or_path: str | Path,
+    data_dir: str | Path | None = None,
+    party: str | None = None,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    size: int | None = None,
+) -> Dataset:
+    """A data set by name, or from a file or folder of one's own.
+
+    Own tables (CSV, Parquet, NPZ): `label` names the label column (else one called label, y or target), `party` the column with
+    natural clients. An NPZ holds `X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`; uint8 arrays of three or four
+    dimensions are images. Own images: a sub-folder per class (inside `train` and `test` if there are such folders), or a
+    `labels.csv`. A column `split` with train, val and test says which rows are which. Where a file says nothing, a fifth of each
+    class (of each party, if there are parties) is held out by a fixed seed. Table features are standardised by mean and standard
+    deviation of the training part, when rows are handed to a network.
+
+    `size`: bring images to this many pixels (folders, mini-imagenet, fed-isic2019).
+    """
+    if name_or_path in NAMES:
+        if party or label or features:
+            raise Mistake(f"{name_or_path} has its own labels and clients: party, label and features are for files of your own.")
+        return load_known(str(name_or_path), data_dir, size)
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        name = str(name_or_path)
+        near, known = hint(name, NAMES), ", ".join(NAMES)
+        raise Mistake(f"there is no data set and no file or folder {name!r}{near}, choose one of {known}, or give a path.")
+    if path.is_dir():
+        return own.load_folder(path, party, size)
+    if size is not None:
+        raise no_size(path)
+    if path.suffix.lower() == ".npz":
+        return own.load_npz(path, party, label)
+    return own.load_table(path, party, label, features)
+
+
+def no_size(what: str | Path) -> Mistake:
+    return Mistake(f"{what} takes no option size, leave it out.")
+
+
+def load_known(name: str, data_dir: str | Path | None, size: int | None) -> Dataset:
+    if size is not None and name not in SIZED:
+        raise no_size(name)
+    if name == "digits":
+        return formats.load_digits()
+    found = find(name, data_dir)
+    if found is None:
+        files = " and ".join(LAYOUTS[name][-1].files).replace("|", " or ")
+        looked = ", ".join(map(str, places(data_dir))) + pickled(name, data_dir)
+        raise Mistake(f"no files of {name} ({files}) in {looked}: {way(name, data_dir)}, or say --data-dir.")
+    folder, layout = found
+    try:
+        return layout.read(folder, size) if size is not None else layout.read(folder)
+    except Mistake:
+        raise
+    except (KeyError, ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise Mistake(f"the files of {name} in {folder} are damaged or of another version ({error}), get them again.") from error
+
+
+def pickled(name: str, data_dir: str | Path | None) -> str:
+    """A word on the pickled version of CIFAR, if that is what is there."""
+    there = {"cifar10": ("10-python.tar.gz", "10-batches-py"), "cifar100": ("100-python.tar.gz", "100-python")}
+    for folder in (folder for place in places(data_dir) for folder in (place, place / name)):
+        for file in (f"cifar-{end}" for end in there.get(name, ())):
+            if (folder / file).exists():
+                return f" ({file} there holds pickles, which can run code: take the binary version)"
+    return ""

@@ -1,0 +1,142 @@
+"""Data sets of one's own: tables, NPZ files and folders of images.
+
+A column `split` with train, val and test, or folders of these names, say which rows are which. Where nothing says so, a fifth of
+each class (of each party, if there are parties) is held out by a fixed seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grapevine.core.errors import Mistake
+from grapevine.data import tables
+from grapevine.data.datasets import Dataset, hold_out, image_scale, images, integers, table_scale
+from grapevine.data.pictures import read_images
+
+PARTS = ("train", "val", "test")
+
+
+def load_table(path: Path, party: str | None, label: str | None, features: Sequence[str] | None) -> Dataset:
+    header = tables.column_names(path)
+    label = choose_label(path, header, label)
+    others = [party] if party else []
+    try:
+        part = None
+        if "split" in header and "split" not in (label, party, *(features or ())):
+            part = tables.read_table(path, label, features=features, other=[*others, "split"]).other["split"]
+            part = part if {"train", "test"} <= set(part) <= set(PARTS) else None  # another column of this name is a feature
+        table = tables.read_table(path, label, features=features, other=[*others, *(["split"] if part else [])])
+    except tables.CellMistake as cell:  # `grapevine train` takes all columns, and rows that miss none
+        whose = f"take the column out, or say --party {cell.column} if it says whose row it is"
+        raise Mistake(f"{cell.what}, {whose if cell.way == tables.NAME_THEM else 'put a number there'}.") from None
+    made = assemble(path, torch.from_numpy(table.x).float(), table.labels, part, table.other[party] if party else None)
+    return replace(made, features=table.columns)
+
+
+def choose_label(path: Path, header: Sequence[str], label: str | None) -> str:
+    if label is not None:
+        return label
+    found = [name for name in tables.LABEL_NAMES if name in header]
+    if not found:
+        shown = ", ".join(header[:12])
+        raise Mistake(f"{path} has no column label, y or target, name the label column with --label (there are: {shown}).")
+    return found[0]
+
+
+def load_npz(path: Path, party: str | None, label: str | None) -> Dataset:
+    """`X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test` (and `x_val`, `y_val`), with an array of the party's name."""
+    with tables.open_npz(tables.existing_file(path)) as arrays:
+        present = [part for part in PARTS if f"x_{part}" in arrays.files] if "x_train" in arrays.files else []
+        suffixes = [f"_{part}" for part in present] or [""]
+        pieces = [own_arrays(path, arrays, ("x" if present else "X") + end, (label or "y") + end) for end in suffixes]
+        rows = [tables.take_array(path, arrays, party + end) for end in suffixes] if party else []
+    labels = np.concatenate([y for _, y in pieces])
+    owners = np.concatenate(rows) if rows else None
+    if owners is not None and owners.shape != labels.shape:
+        raise Mistake(f"{path}: {party!r} has {len(owners)} entries for {len(labels)} rows, give one for each row.")
+    part = np.repeat(present, [len(y) for _, y in pieces]) if "test" in present else None
+    names = [[tables.label_name(v) for v in values.tolist()] for values in (labels, owners) if values is not None]
+    return assemble(path, joined([x for x, _ in pieces]), names[0], part, names[1] if party else None)
+
+
+def own_arrays(path: Path, arrays: Any, x: str, y: str) -> tuple[Tensor, np.ndarray]:
+    """One pair of features (or images) and labels."""
+    values, labels = tables.take_array(path, arrays, x), tables.take_array(path, arrays, y)
+    if values.ndim < 2 or labels.shape != values.shape[:1]:
+        raise Mistake(f"{path}: {x} has shape {values.shape} and {y} {labels.shape}, give one label per row.")
+    if values.dtype == np.uint8 and values.ndim in (3, 4):
+        channels_first = values.ndim == 4 and values.shape[3] not in (1, 3) and values.shape[1] in (1, 3)
+        return images(values.transpose(0, 2, 3, 1) if channels_first else values), labels
+    if values.dtype.kind not in "biuf":
+        raise Mistake(f"{path}: array {x!r} holds {values.dtype}, store numbers.")
+    values = values.reshape(len(values), -1).astype(np.float32)
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0]
+        raise Mistake(f"{path}, array {x!r}, row {row + 1}, column {column + 1}: not a finite number, mend it.")
+    return torch.from_numpy(values), labels
+
+
+def load_folder(folder: Path, party: str | None, size: int | None) -> Dataset:
+    """A sub-folder per class, inside `train` and `test` if there are such folders, or a `labels.csv`."""
+    apart = (folder / "train").is_dir() and (folder / "test").is_dir()
+    present = [part for part in PARTS if apart and (folder / part).is_dir()]
+    found = [read_images(folder / part, size, [party] if party else []) for part in present or [""]]
+    if len({each.x.shape[1:] for each in found}) > 1:
+        raise Mistake(f"the images in the parts of {folder} differ in size or colour, bring them to one.")
+    labels = [name for each in found for name in each.labels]
+    owners = [name for each in found for name in each.other[party]] if party else None
+    part = np.repeat(present, [len(each) for each in found]) if present else None
+    return assemble(folder, joined([each.x for each in found]), labels, part, owners)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts)) if len(parts) > 1 else parts[0]  # one part is not copied
+
+
+def assemble(
+    path: Path,
+    x: Tensor,
+    labels: Sequence[str | None],
+    part: Sequence[str | None] | np.ndarray | None,
+    party: Sequence[str | None] | None,
+) -> Dataset:
+    """A data set of one's own rows, split as `part` says or by holding a fifth out."""
+    if party and None in party:
+        raise Mistake(f"{path}, row {list(party).index(None) + 1}: the party is missing, give every row one.")
+    known = np.array([name is not None for name in labels])
+    if not known.any():
+        raise Mistake(f"no row of {path} has a label, give some.")
+    classes = tuple(tables.sort_names({name for name in labels if name is not None}))
+    number = {name: i for i, name in enumerate(classes)}
+    y = np.array([-1 if name is None else number[name] for name in labels])
+    group_names, group = np.unique([str(name) for name in party], return_inverse=True) if party else ((), None)
+    told = [None] * len(y) if part is None else part
+    test, val = (np.array([each == name for each in told]) for name in ("test", "val"))
+    if part is None:
+        test[known] = hold_out((y if group is None else group)[known])
+    check_parts(path, known, test, val)
+    train = ~(test | val)
+    kind, scale = ("image", image_scale(x[train])) if x.dim() == 4 else ("table", table_scale(x[train]))
+    rows = integers(y)
+    more: dict[str, Any] = dict(x_val=x[val], y_val=rows[val]) if val.any() else {}
+    if group is not None:
+        whose = integers(group)
+        more |= dict(group=whose[train], group_test=whose[test], group_names=tuple(map(str, group_names)))
+    return Dataset(path.stem, kind, x[train], rows[train], x[test], rows[test], classes, scale, **more)
+
+
+def check_parts(path: Path, known: np.ndarray, test: np.ndarray, val: np.ndarray) -> None:
+    if not test.any():
+        raise Mistake(f"{path} has too few labelled rows to hold some out for testing, give at least two of a class.")
+    if not known[test | val].all():
+        row = int(np.flatnonzero((test | val) & ~known)[0])
+        raise Mistake(f"{path}: row {row + 1} is for testing but has no label, label it or move it to the training part.")
+    if (test | val).all():
+        raise Mistake(f"{path} has no row to train on, mark some of them train.")
