@@ -90,7 +90,7 @@ def test_a_pair_secret_is_hkdf_of_the_rfc_7748_value_with_everything_bound():
 
     def secret(me: str, session: str = "s", roster: bytes = b"r", keys: dict = keys) -> bytes:
         other, scalar = ("ben", ANA_SECRET) if me == "ana" else ("ana", BEN_SECRET)
-        return ag.pair_secret(Ephemeral(scalar), me, other, keys[other], session, roster, ag.key_hash(keys))
+        return Agreement(me, session, roster, Ephemeral(scalar), keys).pair_secret(other)
 
     assert secret("ana") == secret("ben") == expected
     assert secret("ana", session="t") != expected
@@ -111,7 +111,7 @@ SMALL_ORDER = [
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_an_all_zero_exchange_is_refused_and_the_party_named(point):
     with pytest.raises(AgreementError, match="'ben'.*small order"):
-        ag.pair_secret(Ephemeral(ANA_SECRET), "ana", "ben", bytes.fromhex(point), "s", b"r", b"k")
+        Agreement("ana", "s", b"r", Ephemeral(ANA_SECRET), dict(ana=ANA_PUBLIC, ben=bytes.fromhex(point))).pair_secret("ben")
 
 
 # --- identities on disk -------------------------------------------------------------------------------------------------------
@@ -292,14 +292,19 @@ def test_replayed_reordered_and_reflected_letters_are_refused():
             reader.open(sender, kind, sequence, letter)
 
 
-def test_a_letter_does_not_open_in_another_session_roster_or_agreement():
+def test_a_letter_does_not_open_in_another_session_roster_or_agreement(monkeypatch):
     """Even with the same pair secret: the header holds session, roster and the hash of all keys."""
-    secret, place = fresh_secret(), dict(session="s", roster=b"r", keys=b"k")
-    letter = ag.seal(secret, "ana", "ben", "note", 0, b"x", **place)
-    assert ag.open_letter(secret, "ana", "ben", "note", 0, letter, **place) == b"x"
-    for change in (dict(session="t"), dict(roster=b"q"), dict(keys=b"j")):
+    monkeypatch.setattr(Agreement, "pair_secret", lambda self, other: bytes(32))
+    place = dict(session="s", roster=b"r", keys=dict(ana=ANA_PUBLIC, ben=BEN_PUBLIC))
+
+    def party(name: str, **change) -> Agreement:
+        return Agreement(name, ephemeral=Ephemeral(ANA_SECRET), **(place | change))
+
+    letter = party("ana").seal("ben", "note", 0, b"x")
+    assert party("ben").open("ana", "note", 0, letter) == b"x"
+    for change in (dict(session="t"), dict(roster=b"q"), dict(keys=dict(ana=BEN_PUBLIC, ben=ANA_PUBLIC))):
         with pytest.raises(AgreementError):
-            ag.open_letter(secret, "ana", "ben", "note", 0, letter, **(place | change))
+            party("ben", **change).open("ana", "note", 0, letter)
 
 
 def test_sealing_twice_gives_two_nonces():

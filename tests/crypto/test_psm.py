@@ -113,21 +113,6 @@ def test_a_pair_worked_by_hand(monkeypatch):
     assert psm.combine(u_j, u_k, a, b).tolist() == [[1]]  # 4·9 + (−2)·(−1) − 4 − 34 = 0 = L − 2·1
 
 
-def test_stripes_are_rows_of_the_whole(monkeypatch):
-    monkeypatch.setattr(psm, "BLOCK_ROWS", 8)
-    left, right = random_bits(21, 19, 1), random_bits(13, 19, 2)
-    u_j, u_k, a, b = view(left, right)
-    for rows in (slice(0, 8), slice(8, 16), slice(16, 21), slice(0, 16), slice(8, 21), slice(8, 8)):
-        stripe_a = psm.pair_message_a(SEED, occasion(), "j", "k", pack(left), 13, 19, rows)
-        stripe_b = psm.pair_message_b(SEED, occasion(), "k", "j", pack(right), 21, 19, rows)
-        np.testing.assert_array_equal(stripe_a, a[rows])
-        np.testing.assert_array_equal(stripe_b, b[rows])
-        np.testing.assert_array_equal(psm.combine(u_j[rows], u_k, stripe_a, stripe_b), popcount(left, right)[rows])
-    for rows in (slice(1, 8), slice(0, 7), slice(16, 24), slice(16, 8)):
-        with pytest.raises(ValueError, match="edges of blocks"):
-            psm.pair_message_a(SEED, occasion(), "j", "k", pack(left), 13, 19, rows)
-
-
 def test_memory_is_the_message_and_a_few_blocks():
     packed, n, length = pack(random_bits(3000, 64)), 3000, 64
     tracemalloc.start()

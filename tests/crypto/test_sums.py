@@ -140,23 +140,21 @@ def test_blocks_and_one_piece_are_the_same_message(monkeypatch):
     monkeypatch.setattr(sums, "BLOCK_VALUES", 40)
     sizes, columns = dict(a=23, b=11, c=10), 4  # ten rows a block: 3, 2 and 1 of them
     parts = random_parts(sizes, columns)
-    whole = sums.row_shares("a", secrets_of("a"), occasion(), sizes, columns, rows_of(parts, "a"))
-    blocks = list(sums.row_share_blocks("a", secrets_of("a"), occasion(), sizes, columns, rows_of(parts, "a")))
-    assert [(owner, rows.start, rows.stop) for owner, rows, _ in blocks] == [("b", 0, 10), ("b", 10, 11), ("c", 0, 10)]
-    for owner, rows, block in blocks:
-        np.testing.assert_array_equal(whole[owner][rows], block)
+    asked = []
+    own = rows_of(parts, "a")
+    sums.row_shares("a", secrets_of("a"), occasion(), sizes, columns, lambda o, rows: (asked.append((o, rows)), own(o, rows))[1])
+    assert asked == [("b", slice(0, 10)), ("b", slice(10, 11)), ("c", slice(0, 10))]
     _, _, results = secure_row_sums(parts, sizes, columns, occasion())
     np.testing.assert_array_equal(results["a"], sum(parts[me]["a"] for me in NAMES))
 
 
-def test_memory_is_a_few_blocks_however_many_rows():
+def test_memory_is_the_message_and_a_few_blocks():
     sizes, columns = dict(a=0, b=100_000, c=0), 10
     tracemalloc.start()
-    for _ in sums.row_share_blocks("a", secrets_of("a"), occasion(), sizes, columns, zeros(columns)):
-        pass
-    peak = tracemalloc.get_traced_memory()[1]
+    message = sums.row_shares("a", secrets_of("a"), occasion(), sizes, columns, zeros(columns))
+    peak = tracemalloc.get_traced_memory()[1] - message["b"].nbytes
     tracemalloc.stop()
-    assert peak < 10 * 8 * sums.BLOCK_VALUES < 8 * 100_000 * columns * 2  # ten blocks; the matrix and one mask would be more
+    assert peak < 7 * 8 * sums.BLOCK_VALUES < 8 * 100_000 * columns  # beside the message; one mask of all rows would be more
 
 
 # --- what the server sees: exactly, by going through all masks ----------------------------------------------------------------

@@ -54,6 +54,8 @@ from grapevine.crypto.stream import SECRET_BYTES, context, fresh_secret, hkdf
 PUBLIC_BYTES = 32
 NONCE_BYTES = 12
 
+Offers = Mapping[str, Mapping[str, bytes]]  # what each party sent in exchange 1, by name
+
 
 class AgreementError(Mistake):
     """A key, a signature or a letter that is not what it should be. The sentence names the party."""
@@ -183,9 +185,7 @@ def _signed(name: str, public: bytes, session: str, roster: bytes) -> bytes:
     return context("offer", name=name, public=public, session=session, roster=roster)
 
 
-def verify_offers(
-    offers: Mapping[str, Mapping[str, bytes]], pinned: Mapping[str, bytes], session: str, roster: bytes
-) -> dict[str, bytes]:
+def verify_offers(offers: Offers, pinned: Mapping[str, bytes], session: str, roster: bytes) -> dict[str, bytes]:
     """The ephemeral public keys by name, once every signature holds. A party that dropped out is simply not among them."""
     keys: dict[str, bytes] = {}
     for name in sorted(offers):
@@ -213,61 +213,6 @@ def key_hash(keys: Mapping[str, bytes]) -> bytes:
     return hashlib.sha256(_listing("ephemeral keys", keys)).digest()
 
 
-def pair_secret(ephemeral: Ephemeral, me: str, other: str, public: bytes, session: str, roster: bytes, keys: bytes) -> bytes:
-    """s_jk: the same 32 bytes at both ends, and nowhere else. `public` is the other's key, `keys` the hash of all."""
-    if me == other:
-        raise AgreementError(f"{me!r} has no pair secret with itself: name another party")
-    try:
-        shared = ephemeral.exchange(public)
-    except ValueError:
-        raise AgreementError(
-            f"the key of {other!r} in session {session!r} is of small order: {other!r} must offer another"
-        ) from None
-    first, second = sorted((me, other))
-    info = context("pair secret", first=first, second=second, session=session, roster=roster, keys=keys)
-    return hkdf(shared, info)
-
-
-# --- letters ------------------------------------------------------------------------------------------------------------------
-
-
-def _header(sender: str, receiver: str, kind: str, sequence: int, session: str, roster: bytes, keys: bytes) -> bytes:
-    return context(
-        "letter", sender=sender, receiver=receiver, kind=kind, sequence=sequence, session=session, roster=roster, keys=keys
-    )
-
-
-def seal(
-    secret: bytes,
-    sender: str,
-    receiver: str,
-    kind: str,
-    sequence: int,
-    plaintext: bytes,
-    session: str,
-    roster: bytes,
-    keys: bytes,
-) -> bytes:
-    """nonce | ciphertext | tag: 28 bytes more than the plaintext."""
-    header = _header(sender, receiver, kind, sequence, session, roster, keys)
-    nonce = os.urandom(NONCE_BYTES)
-    return nonce + ChaCha20Poly1305(hkdf(secret, header)).encrypt(nonce, plaintext, header)
-
-
-def open_letter(
-    secret: bytes, sender: str, receiver: str, kind: str, sequence: int, letter: bytes, session: str, roster: bytes, keys: bytes
-) -> bytes:
-    """The plaintext, if the letter was sealed by `sender` for `receiver`, this kind, this sequence and this agreement."""
-    header = _header(sender, receiver, kind, sequence, session, roster, keys)
-    try:
-        return ChaCha20Poly1305(hkdf(secret, header)).decrypt(letter[:NONCE_BYTES], letter[NONCE_BYTES:], header)
-    except (InvalidTag, ValueError):
-        raise AgreementError(
-            f"the letter {kind!r} number {sequence} from {sender!r} to {receiver!r} was changed or belongs "
-            "elsewhere: start a new session"
-        ) from None
-
-
 # --- one client's side of it --------------------------------------------------------------------------------------------------
 
 
@@ -284,22 +229,17 @@ class Occasion:
     parties: tuple[str, ...]  # sorted: who takes part in this attempt
 
     def context(self, label: str, **parts: int | str | bytes) -> bytes:
-        return context(
-            label,
-            session=self.session,
-            roster=self.roster,
-            keys=self.keys,
-            step=self.step,
-            round=self.round,
-            attempt=self.attempt,
-            parties=self._names,
-            **parts,
-        )
+        where = dict(session=self.session, roster=self.roster, keys=self.keys, step=self.step, round=self.round)
+        return context(label, **where, attempt=self.attempt, parties=self._names, **parts)
 
     @cached_property
     def _names(self) -> bytes:
         # A context is made for every pair, and encoding all names for each took most of the time with many clients.
-        return b"".join(context("party", name=name) for name in self.parties)
+        return _party_list(self.parties)
+
+
+def _party_list(names: Iterable[str]) -> bytes:
+    return b"".join(context("party", name=name) for name in names)
 
 
 class Agreement:
@@ -314,14 +254,7 @@ class Agreement:
         return f"Agreement({self.name!r} in session {self.session!r} with {', '.join(self.others)}; secrets hidden)"
 
     @classmethod
-    def reach(
-        cls,
-        name: str,
-        session: str,
-        ephemeral: Ephemeral,
-        offers: Mapping[str, Mapping[str, bytes]],
-        pinned: Mapping[str, bytes],
-    ) -> Agreement:
+    def reach(cls, name: str, session: str, ephemeral: Ephemeral, offers: Offers, pinned: Mapping[str, bytes]) -> Agreement:
         """Check the offers that the server relayed, against this party's own pinned identities and its own key."""
         roster = roster_hash(pinned, session)
         keys = verify_offers(offers, pinned, session, roster)
@@ -337,10 +270,24 @@ class Agreement:
     def others(self) -> list[str]:
         return sorted(set(self.keys) - {self.name})
 
+    def _bound(self, label: str, **parts: int | str | bytes) -> bytes:
+        """A context of this agreement: session, roster and the hash of all keys."""
+        return context(label, session=self.session, roster=self.roster, keys=self.key_hash, **parts)
+
     def pair_secret(self, other: str) -> bytes:
+        """s_jk: the same 32 bytes at both ends, and nowhere else."""
+        if other == self.name:
+            raise AgreementError(f"{other!r} has no pair secret with itself: name another party")
         if other not in self.keys:
             raise AgreementError(f"{other!r} offered no key in session {self.session!r}: leave it out or start a new session")
-        return pair_secret(self.ephemeral, self.name, other, self.keys[other], self.session, self.roster, self.key_hash)
+        try:
+            shared = self.ephemeral.exchange(self.keys[other])
+        except ValueError:
+            raise AgreementError(
+                f"the key of {other!r} in session {self.session!r} is of small order: {other!r} must offer another"
+            ) from None
+        first, second = sorted((self.name, other))
+        return hkdf(shared, self._bound("pair secret", first=first, second=second))
 
     def pair_secrets(self, parties: Iterable[str]) -> dict[str, bytes]:
         """s_jk for every k of `parties` but this one."""
@@ -357,12 +304,22 @@ class Agreement:
         return Occasion(self.session, self.roster, self.key_hash, step, round, attempt, present)
 
     def seal(self, to: str, kind: str, sequence: int, plaintext: bytes) -> bytes:
-        return seal(self.pair_secret(to), self.name, to, kind, sequence, plaintext, self.session, self.roster, self.key_hash)
+        """A letter, nonce | ciphertext | tag: 28 bytes more than the plaintext."""
+        header = self._bound("letter", sender=self.name, receiver=to, kind=kind, sequence=sequence)
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + ChaCha20Poly1305(hkdf(self.pair_secret(to), header)).encrypt(nonce, plaintext, header)
 
     def open(self, sender: str, kind: str, sequence: int, letter: bytes) -> bytes:
-        return open_letter(
-            self.pair_secret(sender), sender, self.name, kind, sequence, letter, self.session, self.roster, self.key_hash
-        )
+        """The plaintext, if the letter was sealed by `sender` for this party, this kind, this sequence and this agreement."""
+        header = self._bound("letter", sender=sender, receiver=self.name, kind=kind, sequence=sequence)
+        cipher = ChaCha20Poly1305(hkdf(self.pair_secret(sender), header))
+        try:
+            return cipher.decrypt(letter[:NONCE_BYTES], letter[NONCE_BYTES:], header)
+        except (InvalidTag, ValueError):
+            raise AgreementError(
+                f"the letter {kind!r} number {sequence} from {sender!r} to {self.name!r} was changed or belongs "
+                "elsewhere: start a new session"
+            ) from None
 
     def seal_seed(self, contribution: bytes, sequence: int = 0) -> dict[str, bytes]:
         """Exchange 2: this client's contribution, sealed to each other one. Keep it in memory: a repeated step sends the same."""
@@ -377,15 +334,13 @@ class Agreement:
                 raise AgreementError(f"the contribution of {name!r} to the seed has {len(part)} bytes, not {SECRET_BYTES}")
         if len(parts) < 2:
             raise AgreementError(f"no other party contributed to the seed of {self.name!r}: at least two must")
-        names = b"".join(context("party", name=name) for name in sorted(parts))
-        info = context("seed", names=names, sequence=sequence, session=self.session, roster=self.roster, keys=self.key_hash)
+        info = self._bound("seed", names=_party_list(sorted(parts)), sequence=sequence)
         return hkdf(b"".join(parts[name] for name in sorted(parts)), info)
 
     def to_dict(self) -> dict:
         """For the client's own memory, which holds nested dicts. It contains the ephemeral secret."""
-        return dict(
-            name=self.name, session=self.session, roster=self.roster, ephemeral=self.ephemeral.to_dict(), keys=dict(self.keys)
-        )
+        own = dict(name=self.name, session=self.session, roster=self.roster)
+        return dict(own, ephemeral=self.ephemeral.to_dict(), keys=dict(self.keys))
 
     @classmethod
     def from_dict(cls, state: Mapping) -> Agreement:

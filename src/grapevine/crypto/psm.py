@@ -25,9 +25,7 @@ Even H alone says much to someone who knows points of its own: with n ≥ d own 
 
 Sizes: L − 2H lies in −L … L and must be read off modulo 2^16, so L < 2^15. Matrix products run in float64 and are exact:
 entries are below 2^16, so a sum of L products is below 2^47 < 2^53. (Float32 is exact below 2^24 only: three products of 8-bit
-limbs, slower.) Rows are cut into blocks of `BLOCK_ROWS`, each with its own key, so that memory is the message and a few blocks;
-for long tables the messages themselves are asked for in stripes of client j's rows (`rows`), and the server combines stripe by
-stripe.
+limbs, slower.) Rows are cut into blocks of `BLOCK_ROWS`, each with its own key, so that memory is the message and a few blocks.
 
 Bits are packed rows as `numpy.packbits(bits, axis=1)` makes them; what is in the last byte beyond L is ignored.
 """
@@ -55,18 +53,9 @@ def require_length(length: int) -> None:
         )
 
 
-def row_blocks(rows: slice) -> Iterator[slice]:
+def row_blocks(count: int) -> Iterator[slice]:
     """How a party's rows are cut."""
-    for at in range(rows.start, rows.stop, BLOCK_ROWS):
-        yield slice(at, min(rows.stop, at + BLOCK_ROWS))
-
-
-def stripe(count: int, rows: slice | None = None) -> slice:
-    """All of a party's rows, or some: every block has its own key, so a stripe must begin and end where blocks do."""
-    rows = slice(0, count) if rows is None else rows
-    if rows.start % BLOCK_ROWS or not 0 <= rows.start <= rows.stop <= count or (rows.stop % BLOCK_ROWS and rows.stop != count):
-        raise ValueError(f"rows {rows.start}..{rows.stop} of {count} do not lie on the edges of blocks of {BLOCK_ROWS}")
-    return rows
+    return (slice(at, min(count, at + BLOCK_ROWS)) for at in range(0, count, BLOCK_ROWS))
 
 
 # --- masks --------------------------------------------------------------------------------------------------------------------
@@ -80,16 +69,8 @@ def row_mask(seed: bytes, occasion: Occasion, party: str, rows: slice, length: i
 
 def tile_mask(seed: bytes, occasion: Occasion, first: str, second: str, rows: slice, columns: slice, length: int) -> np.ndarray:
     """W_jk on a tile (uint16)."""
-    info = occasion.context(
-        "psm tile",
-        first=first,
-        second=second,
-        row_start=rows.start,
-        row_stop=rows.stop,
-        column_start=columns.start,
-        column_stop=columns.stop,
-        length=length,
-    )
+    places = dict(row_start=rows.start, row_stop=rows.stop, column_start=columns.start, column_stop=columns.stop)
+    info = occasion.context("psm tile", first=first, second=second, length=length, **places)
     return Stream(seed, info).array((rows.stop - rows.start, columns.stop - columns.start), "uint16")
 
 
@@ -115,60 +96,41 @@ def share(seed: bytes, occasion: Occasion, me: str, packed: np.ndarray, length: 
     """U_me = X_me + R_me (n × L, uint16): uniform to whoever lacks the seed."""
     require_length(length)
     out = np.empty((len(packed), length), np.uint16)
-    for rows in row_blocks(stripe(len(packed))):
+    for rows in row_blocks(len(packed)):
         np.add(signs(packed[rows], length), row_mask(seed, occasion, me, rows, length), out=out[rows])
     return out
 
 
 def pair_message_a(
-    seed: bytes,
-    occasion: Occasion,
-    me: str,
-    other: str,
-    packed: np.ndarray,
-    other_count: int,
-    length: int,
-    rows: slice | None = None,
+    seed: bytes, occasion: Occasion, me: str, other: str, packed: np.ndarray, other_count: int, length: int
 ) -> np.ndarray:
-    """a_jk = X_j R_kᵀ + W_jk (uint16), from the first of the pair in the order of names, for all its rows or a stripe of them."""
-    _require_order(me, other)
-    require_length(length)
-    rows = stripe(len(packed), rows)
-    out = np.empty((rows.stop - rows.start, other_count), np.uint16)
-    for columns in row_blocks(stripe(other_count)):
+    """a_jk = X_j R_kᵀ + W_jk (uint16), from the first of the pair in the order of names."""
+    _require(me, other, length)
+    out = np.empty((len(packed), other_count), np.uint16)
+    for columns in row_blocks(other_count):
         mask = row_mask(seed, occasion, other, columns, length)
-        for block in row_blocks(rows):
-            tile = product(signs(packed[block], length).view(np.int16), mask)
-            tile += tile_mask(seed, occasion, me, other, block, columns, length)
-            out[block.start - rows.start : block.stop - rows.start, columns] = tile
+        for rows in row_blocks(len(packed)):
+            tile = product(signs(packed[rows], length).view(np.int16), mask)
+            out[rows, columns] = tile + tile_mask(seed, occasion, me, other, rows, columns, length)
     return out
 
 
 def pair_message_b(
-    seed: bytes,
-    occasion: Occasion,
-    me: str,
-    other: str,
-    packed: np.ndarray,
-    other_count: int,
-    length: int,
-    rows: slice | None = None,
+    seed: bytes, occasion: Occasion, me: str, other: str, packed: np.ndarray, other_count: int, length: int
 ) -> np.ndarray:
-    """b_jk = R_j U_kᵀ − W_jk (uint16), from the second of the pair, for all of the other's rows or a stripe of them."""
-    _require_order(other, me)
-    require_length(length)
-    rows = stripe(other_count, rows)
-    out = np.empty((rows.stop - rows.start, len(packed)), np.uint16)
-    for columns in row_blocks(stripe(len(packed))):
+    """b_jk = R_j U_kᵀ − W_jk (uint16), from the second of the pair."""
+    _require(other, me, length)
+    out = np.empty((other_count, len(packed)), np.uint16)
+    for columns in row_blocks(len(packed)):
         masked = signs(packed[columns], length) + row_mask(seed, occasion, me, columns, length)
-        for block in row_blocks(rows):
-            tile = product(row_mask(seed, occasion, other, block, length), masked)
-            tile -= tile_mask(seed, occasion, other, me, block, columns, length)
-            out[block.start - rows.start : block.stop - rows.start, columns] = tile
+        for rows in row_blocks(other_count):
+            tile = product(row_mask(seed, occasion, other, rows, length), masked)
+            out[rows, columns] = tile - tile_mask(seed, occasion, other, me, rows, columns, length)
     return out
 
 
-def _require_order(first: str, second: str) -> None:
+def _require(first: str, second: str, length: int) -> None:
+    require_length(length)
     if not first < second:
         raise ValueError(
             f"of a pair, the first in the order of names sends a and the second b, not so for {first!r} and {second!r}"
@@ -183,8 +145,8 @@ def combine(first_share: np.ndarray, second_share: np.ndarray, a: np.ndarray, b:
     length = first_share.shape[1]
     require_length(length)
     out = np.empty((len(first_share), len(second_share)), np.uint16)
-    for rows in row_blocks(stripe(len(first_share))):
-        for columns in row_blocks(stripe(len(second_share))):
+    for rows in row_blocks(len(first_share)):
+        for columns in row_blocks(len(second_share)):
             tile = product(first_share[rows], second_share[columns]) - a[rows, columns] - b[rows, columns]
             out[rows, columns] = _distances(tile, length)
     return out

@@ -42,8 +42,8 @@ opened: `Attempts` keeps client and server to that. In SecureRowSums a late mess
 nothing, as no message does. In SecureSum it would complete the old sum: the server must drop it unread, and a server that does
 not can take the late client's part from the difference. This is the price of one exchange instead of Bonawitz et al.'s four.
 
-Bounded memory: masks and rows come in blocks of about `BLOCK_VALUES` values, each with its own key, so that a client holds one
-block of each pair at a time, and the server one block of totals.
+Bounded memory: masks come in blocks of about `BLOCK_VALUES` values, each with its own key, so that beside its message a client
+holds one block of each pair at a time.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ from grapevine.crypto.fixed import add_wide, subtract_wide
 from grapevine.crypto.stream import Stream
 
 BLOCK_VALUES = 1 << 17  # 1 MB of uint64
+
+Part = Callable[[str, slice], np.ndarray]  # a client's summand on some of an owner's rows
 
 
 def few(parties: int) -> str | None:
@@ -80,15 +82,8 @@ def pair_mask(secret: bytes, info: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return Stream(secret, info).array(shape, "uint64")
 
 
-def mask(
-    me: str,
-    secrets: Mapping[str, bytes],
-    occasion: Occasion,
-    shape: tuple[int, ...],
-    owner: str = "",
-    start: int = 0,
-    wide: bool = False,
-) -> np.ndarray:
+def mask(me: str, secrets: Mapping[str, bytes], occasion: Occasion, shape: tuple[int, ...], owner: str = "", start: int = 0,
+         wide: bool = False) -> np.ndarray:  # fmt: skip
     """M^(me) for one array, or for the block of an owner's rows that begins at `start`."""
     _require_partners(me, secrets, occasion)
     shape_text = "x".join(str(int(side)) for side in shape)
@@ -165,24 +160,20 @@ def _add(arrays: Iterable[np.ndarray], occasion: Occasion, wide: bool = False) -
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """How an owner's rows are cut. Both ends of a pair must cut alike, since each block has its own key."""
     step = max(1, BLOCK_VALUES // max(1, columns))
-    for start in range(0, rows, step):
-        yield slice(start, min(rows, start + step))
+    return (slice(start, min(rows, start + step)) for start in range(0, rows, step))
 
 
-def row_share_blocks(
-    me: str,
-    secrets: Mapping[str, bytes],
-    occasion: Occasion,
-    sizes: Mapping[str, int],
-    columns: int,
-    part: Callable[[str, slice], np.ndarray],
-) -> Iterator[tuple[str, slice, np.ndarray]]:
-    """Client: Z̃^(me) block by block, (owner, rows of that owner, ring elements), for every owner except `me`.
+def row_shares(
+    me: str, secrets: Mapping[str, bytes], occasion: Occasion, sizes: Mapping[str, int], columns: int, part: Part
+) -> dict[str, np.ndarray]:
+    """Client: Z̃^(me), ring elements, a matrix for each owner except `me`.
 
     `sizes` says how many rows each party owns; `part(owner, rows)` gives Z^(me) on these rows, as ring elements.
     """
     _require_owners(sizes, occasion)
+    message = {}
     for owner in sorted(set(sizes) - {me}):
+        message[owner] = np.empty((sizes[owner], columns), np.uint64)
         for rows in row_blocks(sizes[owner], columns):
             shape = (rows.stop - rows.start, columns)
             values = _require_ring(part(owner, rows))
@@ -190,26 +181,12 @@ def row_share_blocks(
                 raise ValueError(
                     f"the part for rows {rows.start}..{rows.stop} of {owner!r} has shape {values.shape}, not {shape}"
                 )
-            yield owner, rows, values + mask(me, secrets, occasion, shape, owner, rows.start)
-
-
-def row_shares(
-    me: str,
-    secrets: Mapping[str, bytes],
-    occasion: Occasion,
-    sizes: Mapping[str, int],
-    columns: int,
-    part: Callable[[str, slice], np.ndarray],
-) -> dict[str, np.ndarray]:
-    """Client: the message of `row_share_blocks` in one piece, a matrix for each other owner."""
-    message = {owner: np.empty((sizes[owner], columns), np.uint64) for owner in sorted(set(sizes) - {me})}
-    for owner, rows, block in row_share_blocks(me, secrets, occasion, sizes, columns, part):
-        message[owner][rows] = block
+            message[owner][rows] = values + mask(me, secrets, occasion, shape, owner, rows.start)
     return message
 
 
 def row_totals(shares: Mapping[str, Mapping[str, np.ndarray]], occasion: Occasion) -> dict[str, np.ndarray]:
-    """Server: Ẑ[R_i] for each owner i, from every client's message, or from messages that hold a block of each owner's rows."""
+    """Server: Ẑ[R_i] for each owner i, from every client's message."""
     _require_all(shares, occasion.parties, occasion)
     totals = {}
     for owner in occasion.parties:
@@ -220,13 +197,7 @@ def row_totals(shares: Mapping[str, Mapping[str, np.ndarray]], occasion: Occasio
     return totals
 
 
-def own_rows(
-    me: str,
-    secrets: Mapping[str, bytes],
-    occasion: Occasion,
-    total: np.ndarray,
-    part: Callable[[str, slice], np.ndarray],
-) -> np.ndarray:
+def own_rows(me: str, secrets: Mapping[str, bytes], occasion: Occasion, total: np.ndarray, part: Part) -> np.ndarray:
     """Owner: Z[R_me] = Ẑ[R_me] + Z^(me)[R_me] + M^(me)[R_me], as ring elements."""
     rows_in_all, columns = total.shape
     out = np.empty_like(_require_ring(total))
