@@ -25,6 +25,7 @@ import numpy as np
 
 from grapevine.core import Server, SubProtocol, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import Array, Form
 from grapevine.crypto import mlwe, psm, session
 from grapevine.crypto.bits import hamming
 from grapevine.crypto.stream import context, fresh_secret
@@ -87,6 +88,10 @@ class SecureHamming(SubProtocol):
         """The first message, from packed bits. Rides on XCLP's own."""
         raise TypeError(f"{type(self).__name__} has no begin")
 
+    def form(self, group: Group, name: str) -> Form:
+        """What a party's first message must be."""
+        return dict
+
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
         """The server's program: who was there to the end, and H block by block, (j, k, n_j × n_k)."""
         raise TypeError(f"{type(self).__name__} has no finish")
@@ -114,6 +119,9 @@ class Plain(SecureHamming):
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         return dict(bits=bits)
+
+    def form(self, group: Group, name: str) -> Form:
+        return dict(bits=Array("uint8", (group.counts[name], -(-group.bits // 8))))
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
         pairs = [(j, k) for j, k in group.pairs if j in firsts and k in firsts]
@@ -147,6 +155,13 @@ class Psm(SecureHamming):
             a={k: psm.pair_message_a(seed, occasion, me, k, bits, n, L) for k, n in others.items() if me < k},
             b={j: psm.pair_message_b(seed, occasion, me, j, bits, n, L) for j, n in others.items() if j < me},
         )
+
+    def form(self, group: Group, name: str) -> Form:
+        n = group.counts
+        others = [other for other in n if other != name]
+        return dict(u=Array("uint16", (n[name], group.bits)),
+                    a={k: Array("uint16", (n[name], n[k])) for k in others if name < k},
+                    b={j: Array("uint16", (n[j], n[name])) for j in others if j < name})  # fmt: skip
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
         pairs = [(j, k) for j, k in group.pairs if j in firsts and k in firsts]
@@ -186,11 +201,19 @@ class Encrypted(SecureHamming):
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         plain = np.unpackbits(bits, axis=1, count=group.bits)
         client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round, computed=False)
-        if not len(bits) or not any(roles(*pair, group.roster)[0] == client.name for pair in group.pairs if client.name in pair):
+        if not self.encrypts(group, client.name):
             return {}
         secret, message = self.encrypt(plain)
         client.memory["hamming"] = secret
         return dict(cipher=parcel(client, "ciphertext", message, round=group.round))
+
+    def encrypts(self, group: Group, name: str) -> bool:
+        """Whether a party has rows and a partner that computes on their ciphertexts."""
+        pairs = [pair for pair in group.pairs if name in pair]
+        return group.counts[name] > 0 and any(roles(*pair, group.roster)[0] == name for pair in pairs)
+
+    def form(self, group: Group, name: str) -> Form:
+        return dict(cipher=PARCEL) if self.encrypts(group, name) else {}
 
     @step(reveals=dict(answers="to the server nothing: under another party's key; to that party nothing: masked", shares=SHARE))
     def evaluate(self, client: Client, ciphers: dict) -> dict:
@@ -243,6 +266,9 @@ class Encrypted(SecureHamming):
                 yield j, k, self.combine(from_j, from_k, (group.counts[j], group.counts[k]), group.bits)
 
         return set(firsts) - lost, blocks()
+
+
+PARCEL = dict(message=dict, signature=bytes)
 
 
 def parcel(client: Client, kind: str, message: dict, to: str = "", round: int = 0) -> dict:
@@ -393,6 +419,9 @@ class Ot(SecureHamming):
             client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
         del client.memory["ot.offer"]  # base transfers serve one computation of H: a second one would reuse their masks
         return dict(requests=requests)
+
+    def form(self, group: Group, name: str) -> Form:
+        return dict(requests=[PARCEL])
 
     @step(reveals=dict(chunks="to the server and the receiver nothing but what they chose: masked", shares=SHARE))
     def transfer(self, client: Client, requests: dict) -> dict:

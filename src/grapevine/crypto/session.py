@@ -1,30 +1,36 @@
-"""A client's side of key agreement as steps use it: what is kept in `client.memory`, and who takes part.
+"""Key agreement and masked sums as steps use them: what a client keeps in `client.memory`, and what the server relays and opens.
 
-Names are strings in the order in which the protocols pair them off. `Group` is what the server tells with every step of a
-protocol: the round, the attempt, and the row counts of those who take part. It is part of what every mask depends on.
+Names are strings in the order in which the protocols pair them off. Who takes part, the round and the attempt are part of what
+every mask depends on.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from grapevine.core import wire
-from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Occasion, roster_hash
+from grapevine.core import Client, Id, Mistake, Server, party_name, wire
+from grapevine.core.server import Forms
+from grapevine.crypto import fixed, sums
+from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Identity, Occasion, roster_hash
 from grapevine.crypto.stream import context, fresh_secret, hkdf
-from grapevine.crypto.sums import Attempts
 
-if TYPE_CHECKING:
-    from grapevine.core import Client
-
-# What the fields of these exchanges tell, for the steps that carry them.
+# What the fields of these exchanges tell, for the steps that carry them; and the form of an offer.
 OFFER = "a public key, signed by this party's identity"
 LETTERS = "to the server nothing: sealed for one other party each"
+OFFER_FORM = dict(public=bytes, signature=bytes)
+
+
+class TooFew(Mistake):
+    """Fewer than two parties are left, and what is done together needs two."""
+
+
+# ---------------------------------------------------------------- client: keys and seed
 
 
 def offer(client: Client, session: str) -> dict:
@@ -34,7 +40,7 @@ def offer(client: Client, session: str) -> dict:
         raise AgreementError(f"{client.name!r} has agreed on keys in session {session!r} before: start a session of another name")
     ephemeral = Ephemeral.generate()
     client.memory["ephemeral"] = dict(ephemeral.to_dict(), session=session)
-    return ephemeral.offer(client.identity, client.name, session, roster_hash(client.pinned, session))
+    return ephemeral.offer(_identity(client), client.name, session, roster_hash(client.pinned, session))
 
 
 def meet(client: Client, offers: Mapping[str, dict]) -> dict[str, bytes]:
@@ -47,7 +53,7 @@ def meet(client: Client, offers: Mapping[str, dict]) -> dict[str, bytes]:
     contribution = fresh_secret()
     client.memory["agreement"] = agreed.to_dict()
     client.memory["contribution"] = contribution
-    client.memory["attempts"] = Attempts().to_dict()
+    client.memory["attempts"] = sums.Attempts().to_dict()
     return agreed.seal_seed(contribution)
 
 
@@ -69,12 +75,20 @@ def forget(client: Client) -> None:
         client.memory.pop(name, None)
 
 
-def _take(client: Client, name: str, what: str) -> object:
+def _take(client: Client, name: str, what: str) -> Any:
     """What is used once and then gone."""
     if name not in client.memory:
         raise AgreementError(f"{client.name!r} has not {what}: a step is asked once, in its turn, so start a new session")
     return client.memory.pop(name)
 
+
+def _identity(client: Client) -> Identity:
+    if not isinstance(client.identity, Identity):
+        raise AgreementError(f"{client.name!r} has no identity to sign with: make one first")
+    return client.identity
+
+
+# ---------------------------------------------------------------- client: signatures
 
 # What one client sends to another passes through the server in the open: ciphertexts, answers, transfers. It is signed, since
 # whoever could change it on the way would have j decrypt what it likes, or choose in k's place.
@@ -82,10 +96,10 @@ def _take(client: Client, name: str, what: str) -> object:
 
 def sign(client: Client, kind: str, message: dict, to: str = "", round: int = 0) -> bytes:
     """This party's signature under a message of this kind, to one other party or to all."""
-    return client.identity.sign(_statement(client, client.name, kind, message, to, round))
+    return _identity(client).sign(_statement(client, client.name, kind, message, to, round))
 
 
-def require_signed(client: Client, sender: str, signature: bytes, kind: str, message: dict, to: str = "", round: int = 0) -> None:
+def require_signed(client: Client, sender: str, signature: Any, kind: str, message: dict, to: str = "", round: int = 0) -> None:
     """Refuse a message that `sender` did not sign for this place in this agreement."""
     try:
         statement = _statement(client, sender, kind, message, to, round)
@@ -123,6 +137,9 @@ def _absorb(content: hashlib._Hash, value: object) -> None:
         content.update(wire.encode({"value": value}))
 
 
+# ---------------------------------------------------------------- client: the hash secret, and masked sums
+
+
 def hash_secret(client: Client, reproducible: bool) -> tuple[bytes, bytes]:
     """Secret and context of the hyperplanes: from the clients' secret, or, where a run must repeat, from its public seed.
 
@@ -139,7 +156,7 @@ def hash_secret(client: Client, reproducible: bool) -> tuple[bytes, bytes]:
 def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable[str]) -> Occasion:
     """The occasion of a masked sum. Refused if this attempt, or a later one, has been masked before: masks are used once."""
     occasion = agreement(client).occasion(step, round, attempt, parties)
-    attempts = Attempts.from_dict(client.memory["attempts"])
+    attempts = sums.Attempts.from_dict(client.memory["attempts"])
     attempts.begin(occasion)
     client.memory["attempts"] = attempts.to_dict()
     return occasion
@@ -148,7 +165,69 @@ def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable
 def finish(client: Client, step: str, round: int, attempt: int, parties: Iterable[str]) -> Occasion:
     """The same occasion when its result is opened. Refused if another attempt was begun since, or opened already."""
     occasion = agreement(client).occasion(step, round, attempt, parties)
-    attempts = Attempts.from_dict(client.memory["attempts"])
+    attempts = sums.Attempts.from_dict(client.memory["attempts"])
     attempts.finish(occasion)
     client.memory["attempts"] = attempts.to_dict()
     return occasion
+
+
+def masked(client: Client, what: str, round: int, attempt: int, parties: Iterable[str], values: np.ndarray,
+           wide: bool = False) -> np.ndarray:  # fmt: skip
+    """This client's share of a secure sum of counts; `wide`: of real numbers, in Z_2^256."""
+    occasion = begin(client, what, round, attempt, parties)
+    ring = fixed.encode_wide(values) if wide else values.astype(np.uint64)
+    return sums.sum_share(client.name, agreement(client).pair_secrets(occasion.parties), occasion, ring, wide=wide)
+
+
+# ---------------------------------------------------------------- server
+
+
+def named(replies: Mapping[Id, dict], what: str) -> dict[str, dict]:
+    """Replies by the names that the protocols use."""
+    found = {party_name(id): reply for id, reply in replies.items()}
+    if len(found) < 2:
+        raise TooFew(f"only {', '.join(found) or 'nobody'} answered: {what} needs two parties.")
+    return found
+
+
+def require_two(parties: list[str]) -> list[str]:
+    if len(parties) < 2:
+        raise TooFew(f"only {', '.join(parties) or 'nobody'} is left: propagation needs two parties.")
+    return parties
+
+
+def letters_form(parties: Iterable[str], id: Id) -> dict[str, type]:
+    """What a client's letters must be: one for each of the others."""
+    return {name: bytes for name in parties if name != party_name(id)}
+
+
+def relayed(met: Mapping[str, dict], ids: Mapping[str, Id]) -> dict[Id, dict]:
+    """Exchange 3: for each client the letters that the others sealed for it."""
+    return {ids[name]: dict(letters={other: met[other]["letters"][name] for other in met if other != name}) for name in met}
+
+
+def numbered(parties: Iterable[str]) -> dict[str, int]:
+    """Names as the codec carries them, in order."""
+    return {name: i for i, name in enumerate(parties)}
+
+
+def opened(what: str, round: int, attempt: int, parties: Iterable[str], shares: Mapping[str, np.ndarray],
+           wide: bool = False) -> np.ndarray:  # fmt: skip
+    """The sum of the shares that exactly these parties masked for it."""
+    occasion = Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties)))
+    total = sums.sum_open(shares, occasion, wide=wide)
+    return fixed.decode_wide(total) if wide else total
+
+
+def pooled(server: Server, again: Callable, ids: Mapping[str, Id], asked: Iterable[str], met: Mapping[str, dict],
+           what: str, form: Forms) -> np.ndarray:  # fmt: skip
+    """The sum of everybody's masked moments. If a party was lost after it offered its key, the sum begins again without it.
+
+    `met` are the first replies; `again` is the step that is asked for the same moments under fresh masks.
+    """
+    attempt, parties, replies = 0, sorted(asked), met
+    while set(replies) != set(parties):
+        attempt, parties = attempt + 1, sorted(replies)
+        told = dict(attempt=attempt, parties=numbered(parties))
+        replies = named(server.ask(again, to=[ids[name] for name in parties], form=form, **told), what)
+    return opened("moments", 0, attempt, parties, {name: reply["moments"] for name, reply in replies.items()}, wide=True)

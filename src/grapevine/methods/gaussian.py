@@ -31,19 +31,19 @@ one split of digits among 10 parties, 0.3 was near the best for all kinds with 1
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import softmax
 
 from grapevine import graph
-from grapevine.core import Client, Method, Server, param, party_name, step
-from grapevine.core.errors import Mistake
-from grapevine.crypto import fixed, session, sums
-from grapevine.methods.xclp import features, labels, named, pooled_moments, scaling
+from grapevine.core import Client, Method, Mistake, Server, param, party_name, step
+from grapevine.core.reply import Array
+from grapevine.crypto import session
+from grapevine.methods import one_shot
+from grapevine.methods.one_shot import features, labels, scaling
 
-KINDS = ("lda", "nb", "qda")
+MOMENTS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
 LEAST = 1e-9  # of a covariance's largest variance
 ROUNDING = 1e-13  # of a second moment about 0: a variance below this is float64's error
 
@@ -56,33 +56,33 @@ class Gaussian(Method):
     title = "Gaussian heads from securely summed class counts and moments (baseline of the label job)"
     personal = True
 
-    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class; qda: a full one for each class")
-    shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in every covariance")
-    scale: str = param("standard", "", "standard: features standardised by the pooled labelled rows; none: left as they are")
+    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class; qda: a full one for each class",
+                      choices=("lda", "nb", "qda"))  # fmt: skip
+    shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in every covariance", least=0, most=1)
+    scale: str = param("standard", "", "standard: features standardised by the pooled labelled rows; none: left as they are",
+                       choices=("standard", "none"))  # fmt: skip
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=one_shot.REVEALS)
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1."""
-        width, classes = complete(client).shape[1], client.data.classes
-        return dict(offer=session.offer(client, session_id), features=int(width), classes=dict(enumerate(classes)))
+        complete(client)
+        return one_shot.hello(client, session_id)
 
-    @step
+    @step(reveals=dict(moments=MOMENTS))
     def meet(self, client: Client, offers: dict, classes: dict) -> dict:
         """Exchange 2: check the keys, and mask this party's moments. (The clients' common seed is not needed.)"""
         session.meet(client, offers)
         client.memory["classes"] = classes
         return self.moments(client, 0, {name: 0 for name in offers})
 
-    @step
+    @step(reveals=dict(moments=MOMENTS))
     def moments(self, client: Client, attempt: int, parties: dict) -> dict:
         """Masked counts, sums and second moments of the labelled rows. Fresh masks in every attempt."""
-        occasion = session.begin(client, "moments", 0, attempt, parties)
         n = len(client.data.labelled)
         values = class_moments(complete(client)[:n], labels(client)[:n], len(client.memory["classes"]), self.kind)
-        shared = session.agreement(client).pair_secrets(occasion.parties)
-        return dict(moments=sums.sum_share(client.name, shared, occasion, fixed.encode_wide(values), wide=True))
+        return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
 
     @step
     def predict(self, client: Client, moments: np.ndarray) -> dict:
@@ -111,14 +111,6 @@ class Gaussian(Method):
 
     # ------------------------------------------------------------ server
 
-    def check(self, server: Server) -> None:
-        if self.kind not in KINDS:
-            raise Mistake(f"kind '{self.kind}' is not known: take {', '.join(KINDS)}.")
-        if not 0 <= self.shrinkage <= 1:
-            raise Mistake(f"shrinkage is {self.shrinkage:g}: take 0 to 1, as in shrinkage=0.3.")
-        if self.scale not in ("standard", "none"):
-            raise Mistake(f"scale '{self.scale}' is not known: take standard or none.")
-
     def setup(self, server: Server) -> dict:
         return dict(round=0)
 
@@ -128,28 +120,19 @@ class Gaussian(Method):
     def round(self, server: Server, state: dict) -> dict:
         """One shot. The state says what the server knows: who was there, and how many labels each class has."""
         ids = {party_name(id): id for id in server.clients}
-        hello = named(server.ask(self.keys, session_id=secrets.token_hex(16)), "a secure sum")
-        _compare(hello)
-        classes = sorted({name for reply in hello.values() for name in reply["classes"].values()})
-        met = named(server.ask(
-            self.meet, to=[ids[name] for name in hello], offers={name: reply["offer"] for name, reply in hello.items()},
-            classes=dict(enumerate(classes)),
-        ), "a secure sum")  # fmt: skip
-        moments = pooled_moments(server, self.moments, ids, sorted(hello), met, "a secure sum")
-        counts = np.rint(moments[: len(classes)]).astype(np.int64)
+        asked = server.ask(self.keys, form=lambda id: one_shot.HELLO, session_id=secrets.token_hex(16))
+        said = session.named(asked, "a secure sum")
+        told = one_shot.agreed(said)
+        d, C = next(iter(said.values()))["features"], len(told["classes"])
+        form = dict(moments=Array("uint64", (numbers(d, C, self.kind), 4)))
+        met = session.named(server.ask(self.meet, to=[ids[name] for name in said], form=lambda id: form, **told), "a secure sum")
+        moments = session.pooled(server, self.moments, ids, said, met, "a secure sum", lambda id: form)
+        counts = np.rint(moments[:C]).astype(np.int64)
         if not counts.any():
             raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
         done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
-        return dict(round=1, classes=dict(enumerate(classes)), labels=counts,
+        return dict(round=1, classes=told["classes"], labels=counts,
                     got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip
-
-
-def _compare(hello: Mapping[str, dict]) -> None:
-    widths = {name: reply["features"] for name, reply in hello.items()}
-    first = next(iter(widths))
-    for name, width in widths.items():
-        if width != widths[first]:
-            raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
 
 
 def complete(client: Client) -> np.ndarray:
@@ -163,6 +146,11 @@ def complete(client: Client) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- moments
+
+
+def numbers(d: int, C: int, kind: str) -> int:
+    """How many numbers a party adds, of d features and C classes."""
+    return C + C * d + dict(lda=d * (d + 1) // 2, nb=C * d, qda=C * d * (d + 1) // 2)[kind]
 
 
 def class_moments(V: np.ndarray, y: np.ndarray, C: int, kind: str) -> np.ndarray:

@@ -1,0 +1,280 @@
+"""The label job's method: every party's rows labelled in one shot by XCLP, and an estimate of how good the labels are.
+
+    exchange                     Algorithm 1                          what leaves a client
+    1  keys                      line 1                               a signed public key; number of rows; names of its classes
+    2  meet                      line 1                               sealed seed; masked feature moments
+    +1 moments                                                        the same under fresh masks, only after a party was lost
+    3  share                     lines 2–5                            its part of SecureHamming; its own block of H; which rows
+                                                                      are labelled
+    +2 xclp.hamming.*            line 5                               mlwe, paillier and ot only
+    4  xclp.spread.contribute    lines 11–14 (6–10 at the server)     masked contributions to the others' rows
+    5  receive                   lines 14–16                          masked hits on its hidden labels; nothing else
+
+The estimate: a fifth of the known labels is hidden in a second solve of the same graph, and hits are summed securely.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grapevine import graph
+from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
+from grapevine.core.reply import Array
+from grapevine.crypto import session
+from grapevine.crypto.hamming import Group
+from grapevine.graph import layout
+from grapevine.methods import one_shot
+from grapevine.methods.one_shot import features, labels, scaling
+from grapevine.methods.xclp import REVEALS, CrossClientPropagation, Propagated
+
+HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
+BINS = 10  # of confidence, in the calibration table
+KEYS = dict(one_shot.HELLO, prelude=dict, rows=range(one_shot.MOST_ROWS), labels=range(one_shot.MOST_ROWS))
+
+
+def _moments(method: Label) -> str:
+    """What the pooled moments tell, by what is summed."""
+    sums = ["pooled counts, means and variances of the features"] if method.needs_moments else []
+    sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
+    return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
+
+
+def _prelude(method: Label) -> str:
+    return method.xclp.hamming.preludes
+
+
+@dataclass(frozen=True)
+class Label(Method):
+    """Every party's rows labelled in one shot. Results stay in each party's own memory, under "result"."""
+
+    name = "label"
+    title = "XCLP: one-shot labels for every party's own rows (Scott et al. 2023, Algorithm 1)"
+    personal = True
+
+    xclp: CrossClientPropagation = field(default_factory=CrossClientPropagation)
+    scale: str = param("standard", "", "standard: features standardised by securely summed moments; none: left as they are",
+                       choices=("standard", "none"))  # fmt: skip
+    impute: bool = param(False, "", "missing features become the secure mean")
+    groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
+    expected: bool = param(True, "", "estimate the accuracy from hidden labels")
+
+    def steps(self, prefix: str = "") -> dict[str, Callable]:
+        """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
+        return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
+
+    # ------------------------------------------------------------ client
+
+    @step(reveals=dict(one_shot.REVEALS, prelude=_prelude, rows="how many rows this party has", labels="how many rows are labelled"))
+    def keys(self, client: Client, session_id: str) -> dict:
+        """Exchange 1 (line 1)."""
+        if "classes" in client.memory:
+            raise Mistake(f"{client.name} has taken part in this job: start a new one.")
+        data = client.data
+        return dict(one_shot.hello(client, session_id), prelude=self.xclp.hamming.prelude(client),
+                    rows=len(data.labelled) + len(data.unlabelled), labels=len(data.labelled))  # fmt: skip
+
+    @step(reveals=dict(letters=session.LETTERS, prelude=_prelude, moments=_moments))
+    def meet(self, client: Client, offers: dict, preludes: dict, classes: dict) -> dict:
+        """Exchange 2 (line 1): check the keys, seal the seed, and mask this party's moments."""
+        letters = session.meet(client, offers)
+        client.memory["classes"] = classes
+        reply = dict(letters=letters, prelude=self.xclp.hamming.answer_prelude(client, preludes))
+        return dict(reply, **self.moments(client, 0, {name: 0 for name in offers}))
+
+    @step(reveals=dict(moments=_moments))
+    def moments(self, client: Client, attempt: int, parties: dict) -> dict:
+        """Masked counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
+        values = np.empty(0)
+        if self.needs_moments:
+            V = features(client)
+            there = np.isfinite(V)
+            V = np.where(there, V, 0.0)
+            values = np.concatenate([there.sum(0), V.sum(0), (V * V).sum(0)])
+        if self.xclp.preset == "code":
+            y = labels(client)
+            values = np.concatenate([values, np.bincount(y[y >= 0], minlength=len(client.memory["classes"]))])
+        return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
+
+    @step(reveals=REVEALS)
+    def share(self, client: Client, letters: dict, moments: np.ndarray, preludes: dict, counts: dict, roster: dict) -> dict:
+        """Exchange 3 (lines 2–5). Labels are to be spread twice if the accuracy is to be estimated: all, and without the hidden."""
+        session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
+        client.memory["moments"] = moments
+        group = Group({}, counts, self.xclp.bits, 0, tuple(roster))
+        y = labels(client)
+        known = y[y >= 0]
+        Y = graph.label_matrix(known, len(client.memory["classes"])) * self._class_weights(client)
+        if self.expected:
+            client.memory["hidden"] = self.hide(client, known)
+            Y = np.concatenate([Y, Y * ~client.memory["hidden"][:, None]], 1)
+        return self.xclp.share(client, self.prepared(client), Y, group, preludes)
+
+    @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were found again"))
+    def receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> dict:
+        """Exchange 5 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
+        Z = self.xclp.receive(client, rows, parties, round, attempt)
+        C, K = len(client.memory["classes"]), len(self.xclp.candidates)
+        per = Z.reshape(len(Z), K, 1 + self.expected, C)  # row, candidate, all labels or visible ones, class
+        client.memory["scores"] = np.ascontiguousarray(per[:, :, 0])
+        if K == 1:
+            self.conclude(client, 0, len(parties))
+        reply = {}
+        if self.expected:
+            tried = enumerate(self.xclp.candidates)
+            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), k) for i, k in tried])
+            reply = dict(hits=session.masked(client, "hits", round, attempt, parties, values))
+        session.forget(client)
+        for name in ("labels", "spread", "bits"):
+            client.memory.pop(name, None)
+        return reply
+
+    @step
+    def choose(self, client: Client, candidate: int, parties: int) -> dict:
+        """Only for `neighbours=0`: which of the candidates it is."""
+        self.conclude(client, candidate, parties)
+        return {}
+
+    def conclude(self, client: Client, candidate: int, parties: int) -> None:
+        """Labels and confidences of all rows, in the order labelled, unlabelled."""
+        Z = client.memory["scores"][:, candidate]
+        found, confidence = self.xclp.labels(Z, parties)
+        proba = graph.distributions(Z) * (found >= 0)[:, None]
+        blank = ~(self.prepared(client) != 0).any(1)
+        client.memory["result"] = dict(label=found, confidence=confidence, proba=proba, blank=blank,
+                                       neighbours=self.xclp.candidates[candidate])  # fmt: skip
+
+    def hits(self, client: Client, Z: np.ndarray, parties: int, neighbours: int) -> np.ndarray:
+        """Counts to be summed: hidden labels, hits together, hits alone, and per bin of confidence rows and hits."""
+        y = labels(client)
+        hidden = np.flatnonzero(y >= 0)[client.memory["hidden"]]
+        found, confidence = self.xclp.labels(Z, parties)
+        right = found[hidden] == y[hidden]
+        alone, _ = self.alone(client, neighbours, hidden)
+        bins = np.minimum((confidence[hidden] * BINS).astype(int), BINS - 1)
+        tables = [np.bincount(bins, minlength=BINS), np.bincount(bins[right], minlength=BINS)]
+        return np.concatenate([[len(hidden), right.sum(), (alone[hidden] == y[hidden]).sum()], *tables])
+
+    def alone(self, client: Client, neighbours: int, hidden: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The lower bound: the same propagation among this party's own rows, with exact cosines and its own labels."""
+        V, y = self.prepared(client), labels(client)
+        if hidden is not None:
+            y[hidden] = -1
+        C = len(client.memory["classes"])
+        if len(V) < 2 or not (y >= 0).any():
+            return np.full(len(V), -1), np.zeros(len(V))
+        W = graph.graph(*graph.nearest_cosine(V, min(neighbours, len(V) - 1)), len(V), preset=self.xclp.preset)
+        return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), self.xclp.alpha).Z)
+
+    def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
+        """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance."""
+        draw = np.random.default_rng(client.rng("hide").initial_seed())
+        hidden = np.zeros(len(known), bool)
+        for c in np.unique(known):
+            rows = draw.permutation(np.flatnonzero(known == c))
+            whole, rest = divmod(len(rows) * HIDDEN, 1)
+            hidden[rows[: int(whole) + (draw.random() < rest)]] = True
+        return hidden
+
+    @property
+    def needs_moments(self) -> bool:
+        """What is not needed is not summed: nobody then learns the pooled moments."""
+        return self.scale == "standard" or self.impute
+
+    def prepared(self, client: Client) -> np.ndarray:
+        """The rows as XCLP sees them: imputed and standardised by the pooled moments."""
+        V = features(client)
+        if not self.needs_moments:
+            return V
+        mean, std = scaling(client.memory["moments"], V.shape[1])
+        if self.impute:
+            V = np.where(np.isfinite(V), V, mean)
+        return (V - mean) / std if self.scale == "standard" else V
+
+    def _class_weights(self, client: Client) -> np.ndarray | float:
+        """The code preset divides the columns of Y by the classes' label counts."""
+        if self.xclp.preset != "code":
+            return 1.0
+        counts = client.memory["moments"][-len(client.memory["classes"]) :]
+        return 1.0 / np.maximum(counts, 1.0)
+
+    # ------------------------------------------------------------ server
+
+    def check(self, server: Server) -> None:
+        if not self.xclp.neighbours and not self.expected:
+            raise Mistake("neighbours is auto, which goes by the expected accuracy: leave expected on, or name the neighbours.")
+        if len(server.clients) < 2:
+            raise Mistake(f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there: propagation needs two.")
+        if self.groups > len(server.clients) // 2:
+            raise Mistake(f"groups is {self.groups}, and {len(server.clients)} parties make 1 to {len(server.clients) // 2}.")
+
+    def setup(self, server: Server) -> dict:
+        return dict(round=0)
+
+    def shared(self, state: dict) -> dict:
+        return {}
+
+    def round(self, server: Server, state: dict) -> dict:
+        """One shot. The state says what the server may know: who was there, and the estimate."""
+        groups = {i: server.clients[i :: self.groups] for i in range(self.groups)}
+        return dict(round=1, groups={i: self.run(server, ids, i) for i, ids in groups.items()})
+
+    def run(self, server: Server, clients: list[Id], number: int) -> dict:
+        """The job among the parties of one group."""
+        session_id = f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
+        ids = {party_name(id): id for id in clients}
+        said = named(server.ask(self.keys, to=clients, form=lambda id: KEYS, session_id=session_id))
+        told = one_shot.agreed(said)
+        if not any(reply["labels"] for reply in said.values()):
+            raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+        d, C = next(iter(said.values()))["features"], len(told["classes"])
+        pooled = dict(moments=Array("uint64", (3 * d * self.needs_moments + C * (self.xclp.preset == "code"), 4)))
+        preludes = {name: reply["prelude"] for name, reply in said.items()}
+        met = named(server.ask(self.meet, to=[ids[name] for name in said], preludes=preludes, **told,
+                               form=lambda id: dict(pooled, prelude=dict, letters=session.letters_form(said, id))))  # fmt: skip
+        moments = session.pooled(server, self.moments, ids, said, met, "propagation", lambda id: pooled)
+        counts = {name: said[name]["rows"] for name in sorted(met)}
+        group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
+        preludes = {name: reply["prelude"] for name, reply in met.items()}
+        found = self.xclp.run(server, group, self.share, session.relayed(met, ids), C * (1 + self.expected), moments=moments,
+                              preludes=preludes)  # fmt: skip
+        about = self._conclude(server, ids, found, list(told["classes"].values()))
+        return dict(about, layout=layout.smooth(found.graphs[about["neighbours"]]), rows={n: counts[n] for n in found.names})
+
+    def _conclude(self, server: Server, ids: Mapping[str, Id], found: Propagated, classes: list[str]) -> dict:
+        """Exchange 5; the estimate from the summed hits, and with several candidates the choice between them."""
+        masked, K = found.masked, len(self.xclp.candidates)
+        hits = dict(hits=Array("uint64", (K * (3 + 2 * BINS),))) if self.expected else {}
+        each = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties}
+        replies = server.ask(self.receive, each=each, form=lambda id: hits, **masked.told)
+        done = {party_name(id): reply for id, reply in replies.items()}  # even one: a loss here touches nobody else's labels
+        about: dict[str, Any] = {name: dict(enumerate(names)) for name, names in dict(
+            classes=classes, in_graph=found.names, gave_labels=masked.parties, got_labels=sorted(done)).items()}  # fmt: skip
+        estimates, best = [], 0
+        if self.expected and set(done) == set(masked.parties):
+            shares = {name: reply["hits"] for name, reply in done.items()}
+            counts = session.opened("hits", masked.round, masked.attempt, masked.parties, shares).astype(np.int64)
+            estimates = [estimate(row) for row in counts.reshape(K, -1)]
+            best = max(range(len(estimates)), key=lambda i: estimates[i]["right"])
+        if K > 1:
+            if not estimates:
+                best = self.xclp.candidates.index(10)
+            server.ask(self.choose, to=[ids[name] for name in done], candidate=best, parties=len(masked.parties))
+        if estimates:
+            about["expected"] = estimates[best]
+        return dict(about, neighbours=self.xclp.candidates[best])
+
+
+def named(replies: Mapping[Id, dict]) -> dict[str, dict]:
+    return session.named(replies, "propagation")
+
+
+def estimate(counts: np.ndarray) -> dict:
+    """The summed hits as shares: see `Label.hits` for their order."""
+    n, right, alone = (int(x) for x in counts[:3])
+    rows, hits = counts[3 : 3 + BINS], counts[3 + BINS :]
+    return dict(n=n, right=right, alone=alone, rows=rows, hits=hits)

@@ -1,0 +1,66 @@
+"""What the one-shot methods share (`label`, `gaussian`): a party's rows and labels, how parties meet, and moments that are summed.
+
+    exchange 1, `keys`    what a method says of its rows before anybody has keys: `hello` checks that parties fit together
+    exchange 2, `meet`    masked moments, which `crypto.session.pooled` adds up; `scaling` is made from them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from grapevine.core import Client, Mistake
+from grapevine.core.reply import Form
+from grapevine.crypto import session
+
+MOST_ROWS = 2**24  # of a party: a count beyond it is nonsense, and others would make masks of that size
+HELLO: dict[str, Form] = dict(offer=session.OFFER_FORM, features=range(1, 2**24), classes=[str])
+REVEALS = dict(
+    offer=session.OFFER, features="how many features a row has", classes="the names of the classes this party knows",
+)  # fmt: skip
+
+
+def hello(client: Client, session_id: str) -> dict:
+    """A client's words in exchange 1: `HELLO` is their form, `REVEALS` what they tell."""
+    return dict(offer=session.offer(client, session_id), features=int(features(client).shape[1]),
+                classes=dict(enumerate(client.data.classes)))  # fmt: skip
+
+
+def agreed(said: Mapping[str, dict]) -> dict:
+    """Everybody's keys, and the names of all classes, as exchange 2 tells them. Parties must have the same features."""
+    widths = {name: reply["features"] for name, reply in said.items()}
+    first = next(iter(widths))
+    for name, width in widths.items():
+        if width != widths[first]:
+            raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
+    classes = sorted({name for reply in said.values() for name in reply["classes"].values()})
+    return dict(offers={name: reply["offer"] for name, reply in said.items()}, classes=dict(enumerate(classes)))
+
+
+def features(client: Client) -> np.ndarray:
+    """A party's rows, labelled first, as float64; a missing value is NaN."""
+    both = (client.data.labelled, client.data.unlabelled)
+    return np.concatenate([rows.x[rows.index].flatten(1).numpy().astype(np.float64) for rows in both])
+
+
+def labels(client: Client) -> np.ndarray:
+    """A party's labels in the numbering that all share, −1 where there is none."""
+    number = {name: i for i, name in client.memory["classes"].items()}
+    own = np.array([number[name] for name in client.data.classes], np.int64)
+    known = own[client.data.labelled.y.numpy()] if len(client.data.labelled) else np.empty(0, np.int64)
+    return np.concatenate([known, np.full(len(client.data.unlabelled), -1)])
+
+
+def scaling(moments: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each feature from the pooled counts, sums and sums of squares.
+
+    A feature that does not vary is given an infinite deviation: it becomes 0 and plays no part. What float64 cannot tell from
+    rounding (a deviation under 1e-7 of the mean) counts as not varying.
+    """
+    n, total, squares = (moments[i * d : (i + 1) * d] for i in range(3))
+    n = np.maximum(n, 1.0)
+    mean = total / n
+    variance = np.maximum(squares / n - mean**2, 0.0)
+    std = np.sqrt(variance)
+    return mean, np.where(std > 1e-7 * np.abs(mean), std, np.inf)
