@@ -26,7 +26,8 @@ from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.crypto.hamming import protocol
 from grapevine.crypto.stream import context, fresh_secret
-from grapevine.methods.xclp import XCLP, Label
+from grapevine.methods.label import Label
+from grapevine.methods.xclp import CrossClientPropagation
 from grapevine.run.simulate import Simulation
 
 CLIENTS, ROWS, FEATURES, BITS, NEIGHBOURS, ALPHA, CLASSES = 5, 500, 128, 4096, 10, 0.99, 10
@@ -64,7 +65,7 @@ def parties(V: np.ndarray, known: np.ndarray, n: int) -> dict[int, ClientData]:
 
 def whole(name: str, size: dict[str, int], V: np.ndarray, y: np.ndarray, known: np.ndarray, expected: bool = False) -> dict:
     """One run of Algorithm 1. The server's part is what is left when the clients' steps are taken off."""
-    xclp = XCLP(protocol(name), size["bits"], size["neighbours"], ALPHA)
+    xclp = CrossClientPropagation(protocol(name), size["bits"], size["neighbours"], ALPHA)
     method = Label(xclp, scale="none", expected=expected)
     data = parties(V, known, size["rows"])
     transport = TimedTransport(Simulation(method, data, None))

@@ -314,10 +314,10 @@ def test_strict_and_fast_give_the_same_bits(kind):
 
 
 @pytest.mark.parametrize("settings, sentence", [
-    (dict(kind="tree"), "kind 'tree' is not known: take lda, nb, qda."),
-    (dict(shrinkage=1.5), "shrinkage is 1.5: take 0 to 1"),
-    (dict(shrinkage=float("nan")), "shrinkage is nan"),
-    (dict(scale="log"), "scale 'log' is not known: take standard or none."),
+    (dict(kind="tree"), "kind=tree is not known: take lda, nb or qda."),
+    (dict(shrinkage=1.5), "shrinkage=1.5 cannot work: take 0 to 1"),
+    (dict(shrinkage=float("nan")), "shrinkage=nan cannot work"),
+    (dict(scale="log"), "scale=log is not known: take standard or none."),
 ])  # fmt: skip
 def test_settings_that_cannot_work(settings, sentence):
     X, y = points(20, 2)

@@ -91,7 +91,7 @@ STEPS = {
     "xclp.hamming.open": "masked distances opened",
     "xclp.hamming.transfer": "oblivious transfers",
     "xclp.hamming.receive": "oblivious transfers received",
-    "spread": "labels spread, masked",
+    "xclp.spread.contribute": "labels spread, masked",
     "receive": "own rows unmasked",
     "choose": "number of neighbours chosen",
     "decide": "rows kept, mended or set aside",

@@ -219,15 +219,15 @@ def opened(what: str, round: int, attempt: int, parties: Iterable[str], shares: 
     return fixed.decode_wide(total) if wide else total
 
 
-def pooled(server: Server, again: Callable, ids: Mapping[str, Id], asked: Iterable[str], met: Mapping[str, dict],
+def pooled(server: Server, again: Callable, ids: Mapping[str, Id], offered: Iterable[str], met: Mapping[str, dict],
            what: str, form: Forms) -> np.ndarray:  # fmt: skip
     """The sum of everybody's masked moments. If a party was lost after it offered its key, the sum begins again without it.
 
     `met` are the first replies; `again` is the step that is asked for the same moments under fresh masks.
     """
-    attempt, parties, replies = 0, sorted(asked), met
+    attempt, parties, replies = 0, sorted(offered), met
     while set(replies) != set(parties):
         attempt, parties = attempt + 1, sorted(replies)
-        told = dict(attempt=attempt, parties=numbered(parties))
-        replies = named(server.ask(again, to=[ids[name] for name in parties], form=form, **told), what)
+        asked = [ids[name] for name in parties]
+        replies = named(server.ask(again, to=asked, form=form, attempt=attempt, parties=numbered(parties)), what)
     return opened("moments", 0, attempt, parties, {name: reply["moments"] for name, reply in replies.items()}, wide=True)

@@ -33,7 +33,7 @@ ROWS = "nothing: masked contributions to other parties' scores, which only the o
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """What the sums leave at the server: whose labels are in them, and for each of these its own rows, which it alone can open."""
+    """What the sums leave at the server: whose labels are in them, and each one's own rows, which it alone can open."""
 
     parties: tuple[str, ...]
     round: int
@@ -140,7 +140,9 @@ def _labels(client: Client, round: int) -> dict[str, Any]:
         raise AgreementError(f"{client.name!r} has no labels to spread, or has done with them: start a new session")
     own = client.memory["labels"]
     if round != own["round"]:
-        raise Mistake(f"round {round} was asked for, and {client.name} hashed its rows for round {own['round']}: start a new job.")
+        raise Mistake(
+            f"round {round} was asked for, and {client.name} hashed its rows for round {own['round']}: start a new job."
+        )
     return own
 
 

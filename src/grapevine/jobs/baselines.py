@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from grapevine.core import Client, Server
+from grapevine.core import Client, Id, Server
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.methods.gaussian import Gaussian
@@ -35,7 +35,7 @@ def gaussian(
     rows: Mapping[str, np.ndarray], data: Mapping[str, ClientData], seed: int, workers: int, log: Callable
 ) -> tuple[dict[str, list[str | None]], list[dict]]:
     """Gaussian heads on rows as XCLP sees them (labelled first): every party's labels in that order, and the messages."""
-    prepared = {}
+    prepared: dict[Id, ClientData] = {}
     for name, V in rows.items():
         x, n = torch.from_numpy(V), len(data[name].labelled)
         labelled, rest = torch.arange(n), torch.arange(n, len(V))
@@ -52,7 +52,7 @@ def gaussian(
     finally:
         simulation.close()
     found = {}
-    for name in prepared:
+    for name in rows:
         client = Client(name, prepared[name], Memory(simulation.store, simulation.manifests[name]), None, seed)
         classes = client.memory["classes"]
         found[name] = [None if c < 0 else classes[int(c)] for c in client.memory["result"]["label"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -11,51 +11,19 @@ import numpy as np
 
 from grapevine.core import Method, wire
 from grapevine.core.account import fields
-from grapevine.crypto.hamming import protocol
-from grapevine.methods.xclp import Label
+from grapevine.crypto import session
+from grapevine.crypto.hamming import SHARE, protocol
+from grapevine.crypto.spread import ROWS
+from grapevine.jobs.baselines import kind_for
+from grapevine.methods import gaussian
+from grapevine.methods.gaussian import Gaussian
+from grapevine.methods.label import BINS, Label
+from grapevine.methods.xclp import REVEALS
 
 if TYPE_CHECKING:
     from grapevine.jobs.label import Party
 
-SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
-HEADS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
-REVEALS = {
-    "keys.offer": "a public key, signed by this party's identity",
-    "keys.prelude": "public values of the base oblivious transfers; nothing about the rows",
-    "keys.rows": "how many rows this party has",
-    "keys.features": "how many features a row has",
-    "keys.labels": "how many rows are labelled",
-    "keys.classes": "the names of the classes this party knows",
-    "meet.letters": "to the server nothing: sealed for one other party each",
-    "meet.prelude": "public values of the base oblivious transfers; nothing about the rows",
-    "share.own": "the Hamming distances among this party's own rows: how near its rows are to each other",
-    "share.labelled": "which rows are labelled, not their labels",
-    "share.blank": "which rows are zero after scaling",
-    "xclp.hamming.evaluate.answers": "to the server nothing: under another party's key; to that party nothing: masked",
-    "xclp.hamming.evaluate.shares": SHARE,
-    "xclp.hamming.open.shares": SHARE,
-    "xclp.hamming.transfer.chunks": "to the server and the receiver nothing but what they chose: masked",
-    "xclp.hamming.transfer.shares": SHARE,
-    "xclp.hamming.receive.requests": "nothing: masked choices",
-    "xclp.hamming.receive.shares": SHARE,
-    "spread.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
-    "spread_again.rows": "nothing: masked contributions to other parties' scores, which only the owner of the rows can open",
-    "receive.hits": "alone nothing: masked; all parties' together say how many hidden labels were found again",
-    "gaussian.keys.offer": "a public key, signed by this party's identity",
-    "gaussian.keys.features": "how many features a row has",
-    "gaussian.keys.classes": "the names of the classes this party knows",
-    "gaussian.meet.moments": HEADS,
-    "gaussian.moments.moments": HEADS,
-}
-FIRST = {
-    "psm": "alone nothing: masked with a seed the server lacks; with the others', Hamming distances between rows of two parties",
-    "mlwe": "nothing: lattice ciphertexts of this party's hash bits",
-    "paillier": "nothing: Paillier ciphertexts of this party's hash bits",
-    "ot": "nothing: masked choices",
-    "plain": "EVERYTHING the hash holds: this party's bits, in the clear",
-}
 MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
-MASKED_COUNTS = "alone nothing: masked; all parties' together give how many rows each class has"
 HELD = "how many rows this party has, labelled and not; 0 if it did not train"
 TRAINING = {  # by field, or by method or step and field where a field means different things
     "n": "how many of this party's rows were used",
@@ -88,69 +56,35 @@ TRAINING = {  # by field, or by method or step and field where a field means dif
     "rows": "how many rows this party has",
     "losses": "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is",
     "confusion": "how many held-out rows of each class were taken for which class",
-    "offer": REVEALS["keys.offer"],
-    "letters": REVEALS["meet.letters"],
     "decide.counts": "how many rows were kept, mended and set aside",
-    "count.counts": MASKED_COUNTS,
-    "embed.classes": MASKED_COUNTS,
-    "embed.own": REVEALS["share.own"],
-    "embed.labelled": REVEALS["share.labelled"],
-    "embed.blank": "which rows have a feature vector of zeros",
-    "prelude.prelude": REVEALS["keys.prelude"],
-    "answer_prelude.prelude": REVEALS["keys.prelude"],
-    "spread.rows": REVEALS["spread.rows"],
-    "spread_again.rows": REVEALS["spread.rows"],
-    **{name.removeprefix("xclp."): told for name, told in REVEALS.items() if name.startswith("xclp.")},
 }
 HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
 
 
-def reveals(step: str, name: str, method: Method) -> str:
-    """What a field of a party's reply tells others."""
-    if not isinstance(method, Label):
-        return _training_reveals(step, name, method)
-    hamming = method.xclp.hamming.name
-    if (step, name) == ("share", "first"):
-        return FIRST[hamming]
-    if name == "prelude" and hamming != "ot":
-        return "nothing: empty"
-    if name == "moments" and not step.startswith("gaussian."):
-        return moments(method)
-    return REVEALS[f"{step}.{name}"]
-
-
-def _training_reveals(step: str, name: str, method: Method) -> str:
-    if (step, name) == ("embed", "first"):
-        return FIRST[method.hamming.name]
-    told = TRAINING.get(f"{step}.{name}") or TRAINING.get(f"{method.name}.{name}") or TRAINING.get(name)
-    return told or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
-
-
-def moments(method: Label) -> str:
-    """What the pooled moments tell, by what is summed."""
-    sums = ["pooled counts, means and variances of the features"] if method.scale == "standard" or method.impute else []
-    sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
-    return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
+def reveals(step: str, field: str, method: Method) -> str:
+    """What a field of a party's reply tells others, in the words of the step that sends it."""
+    if step.startswith("gaussian."):  # a baseline beside the label job
+        method, step = Gaussian(), step.removeprefix("gaussian.")
+    told = method.reveals(step, field) or TRAINING.get(f"{method.name}.{field}") or TRAINING.get(f"{step}.{field}")
+    return told or TRAINING.get(field) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
 
 
 def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
-    """The lines of disclosure.jsonl for a reply that leaves now."""
+    """The lines of disclosure.jsonl for a reply that leaves now. An empty one is a line too."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    sent = list(fields(reply)) or [("", "dict", [0], 0)]
     return [
         dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
-             hash=wire.digest(wire.encode({name: reply[name]})), reveals=reveals(step, name, method))
-        for name, kind, shape, size in fields(reply)
+             hash=wire.digest(wire.encode({name: reply[name]} if name else {})),
+             reveals=reveals(step, name, method) if name else "nothing: the reply is empty")
+        for name, kind, shape, size in sent
     ]  # fmt: skip
 
 
-def logger(lines: dict[str, list[dict]], method: Label, prefix: str = "") -> Callable[[str, Any, dict], None]:
+def logger(lines: Mapping[str, list[dict]], method: Method, prefix: str = "") -> Callable[[str, Any, dict], None]:
     """Writes down what leaves a party, as it leaves."""
-
-    def log(step: str, party: Any, reply: dict) -> None:
-        lines[party] += entries(prefix + step, reply, method)
-
-    return log
+    return lambda step, party, reply: lines[party].extend(entries(prefix + step, reply, method))
 
 
 def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
@@ -160,7 +94,7 @@ def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
     party = "A party learns the names of all classes, how many rows the others have, and through its columns of S which rows of "
     party += "others lie near its own labelled ones."
     out = [server, party]
-    if method.scale == "standard" or method.impute:
+    if method.needs_moments:
         both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
     if method.xclp.preset == "code":
@@ -179,12 +113,13 @@ def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: b
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
         classes = len({name for party in parties for name in party.classes})
-        size = 32 * _gaussian_numbers(parties[0].x.shape[1], classes)
+        d = parties[0].x.shape[1]
+        size = 32 * gaussian.numbers(d, classes, kind_for(d))
         for party in parties:
             hello = dict(
                 step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals="a public key, class names"
             )
-            sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=HEADS)
+            sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=reveals("gaussian.meet", "moments", method))
             per_party[party.name] += [hello, sums]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
     return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
@@ -225,7 +160,7 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
     sizes = [len(party.x) for party in group]
     n, d = sum(sizes), group[0].x.shape[1]
     solves = 2 if method.expected else 1
-    pooled = 32 * (3 * d * (method.scale == "standard" or method.impute) + classes * (method.xclp.preset == "code"))
+    pooled = 32 * (3 * d * (method.needs_moments) + classes * (method.xclp.preset == "code"))
     lines, seconds, held = {}, 2.0, 0.0
     for i, party in enumerate(group):
         others = sizes[:i] + sizes[i + 1 :]
@@ -236,14 +171,14 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
         labels = sum(label is not None for label in party.labels)
         entries = [
             ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
-            ("meet", "letters", 120 * len(others), REVEALS["meet.letters"]),
-            ("meet", "moments", pooled, moments(method)),
-            ("share", "first", once + (shares if hamming.name == "psm" else 0), FIRST[hamming.name]),
-            ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['share.own']}; which are labelled"),
+            ("meet", "letters", 120 * len(others), session.LETTERS),
+            ("meet", "moments", pooled, reveals("meet", "moments", method)),
+            ("share", "first", once + (shares if hamming.name == "psm" else 0), hamming.first),
+            ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['own']}; which are labelled"),
             ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
             ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
-            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, REVEALS["spread.rows"]),
-            ("receive", "hits", (3 + 2 * 10) * 8 * K if method.expected else 0, REVEALS["receive.hits"]),
+            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, ROWS),
+            ("receive", "hits", (3 + 2 * BINS) * 8 * K if method.expected else 0, reveals("receive", "hits", method)),
         ]
         lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
         costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
@@ -253,10 +188,3 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
     labelled = sum(label is not None for party in group for label in party.labels)
     seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * labelled * K
     return lines, seconds, held + 450 * 2**20
-
-
-def _gaussian_numbers(d: int, classes: int) -> int:
-    from grapevine.jobs.baselines import kind_for
-
-    second = d * (d + 1) // 2 if kind_for(d) == "lda" else classes * d
-    return classes + classes * d + second

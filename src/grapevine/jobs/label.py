@@ -31,8 +31,9 @@ from grapevine.data.tables import label_name, sort_names, spelling_warnings, wri
 from grapevine.graph import layout
 from grapevine.jobs import baselines
 from grapevine.jobs.disclosure import logger, plan, reveals
-from grapevine.methods.xclp import BINS, XCLP, Label
-from grapevine.methods.xclp import labels as labels_of
+from grapevine.methods.label import BINS, Label
+from grapevine.methods.one_shot import labels as labels_of
+from grapevine.methods.xclp import CrossClientPropagation
 from grapevine.run.folder import peak_memory_mb
 from grapevine.run.simulate import Simulation
 
@@ -270,7 +271,7 @@ def make_method(secure: str, bits: int, neighbours: int | str, alpha: float, sca
         raise Mistake(f"neighbours is '{neighbours}': take a whole number, or auto.") from None
     if neighbours != "auto" and k < 1:
         raise Mistake(f"neighbours is {k}: take 1 or more, or auto.")
-    xclp = XCLP(protocol(secure), bits, k, alpha, preset, reproducible=seed is not None)
+    xclp = CrossClientPropagation(protocol(secure), bits, k, alpha, preset, reproducible=seed is not None)
     return Label(xclp, scale, impute, groups, expected or k == 0)
 
 
@@ -346,10 +347,7 @@ def check(parties: Sequence[Party], method: Label, abstain: float) -> list[str]:
     if len(parties) < 2:
         many = f"{len(parties)} {'party was' if len(parties) == 1 else 'parties were'} given"
         raise Mistake(f"{many}: labels travel between parties, so give at least two.")
-    method.xclp.check()
-    if method.scale not in ("standard", "none"):
-        raise Mistake(f"scale '{method.scale}' is not known: take standard or none.")
-    if not 1 <= method.groups <= len(parties) // 2:
+    if method.groups > len(parties) // 2:
         most = len(parties) // 2
         raise Mistake(f"groups is {method.groups}, and {len(parties)} parties make 1 to {most}: a group has at least two.")
     if not 0 <= abstain <= 1:

@@ -21,21 +21,28 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
+from types import MethodType
+from typing import Any
 
 import numpy as np
 import torch
 
 from grapevine import graph
-from grapevine.core import Client, Id, Method, Server, counted, param, party_name, step
-from grapevine.core.errors import Mistake
-from grapevine.crypto import session, sums
+from grapevine.core import Client, Id, Method, Mistake, Server, counted, param, party_name, step
+from grapevine.core.reply import Array, Form
+from grapevine.crypto import session
 from grapevine.crypto.hamming import Group, Psm, SecureHamming
+from grapevine.crypto.session import TooFew
 from grapevine.data.augment import Views
 from grapevine.learn import average, bases, pseudo
-from grapevine.methods.xclp import XCLP as Algorithm1
-from grapevine.methods.xclp import TooFew
+from grapevine.methods.one_shot import LABELS, MOST_ROWS, ROWS
+from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
 INITS = ("supervised", "contrastive", "pretrained", "random")
+KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
+CLASSES = "alone nothing: masked; all parties' together give how many rows each class has"
+UPDATE = dict(bases.UPDATE, n="how many of this party's rows were used")
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class XCLP(Method):
 
     alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
     neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
-    bits: int = param(4096, "L", "bits of a hash")
+    bits: int = param(4096, "L", "bits of a hash", least=1, most=2**15 - 1)
     hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain")
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train", least=0)
@@ -64,9 +71,13 @@ class XCLP(Method):
     weight_decay: float = param(2e-4, "", "L2 penalty", least=0)
     augment: bool = param(True, "", "weak views (translation, flip) in training")
 
-    @property
-    def algorithm1(self) -> Algorithm1:
-        return Algorithm1(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, reproducible=True)
+    @cached_property
+    def xclp(self) -> CrossClientPropagation:
+        """Algorithm 1, whose settings are fields of this method."""
+        return CrossClientPropagation(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, reproducible=True)
+
+    def steps(self, prefix: str = "") -> dict[str, MethodType]:
+        return super().steps(prefix) | self.xclp.spread.steps(f"{prefix}spread.")
 
     def first_stage(self, rounds: int) -> int:
         """The rounds before the first XCLP: none if the first weights need no training."""
@@ -82,7 +93,6 @@ class XCLP(Method):
                 f"xclp: hamming={self.hamming!r} is no protocol: from grapevine.crypto.hamming import protocol, and say "
                 "hamming=protocol('psm')."
             )
-        self.algorithm1.check()
         if (self.init == "pretrained") != bool(self.init_run):
             raise Mistake(
                 f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained, and only there."
@@ -106,13 +116,13 @@ class XCLP(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(offer=session.OFFER, rows=ROWS, labels=LABELS))
     def keys(self, client: Client, session_id: str) -> dict:
         """Algorithm 1, line 1, once for the whole run."""
         labels, others = len(client.data.labelled), len(client.data.unlabelled)
         return dict(offer=session.offer(client, session_id), rows=labels + others, labels=labels)
 
-    @step
+    @step(reveals=dict(letters=session.LETTERS))
     def meet(self, client: Client, offers: dict) -> dict:
         return dict(letters=session.meet(client, offers))
 
@@ -121,11 +131,14 @@ class XCLP(Method):
         session.learn_seed(client, letters)
         return {}
 
-    @step
+    @step(
+        reveals=dict(weights=bases.MODEL, projector=bases.MODEL, n="1, or 0 if this party has too few rows to train on"),
+        like=dict(projector="projector"),
+    )
     def contrast(self, client: Client, weights: dict, projector: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=contrastive: the features and SimCLR's projector, on the unlabelled rows."""
         model, rows = client.model(weights), client.data.unlabelled
-        head = pseudo.projector(model.features_dim, client.rng("projector"))
+        head = pseudo.projector(model.features_dim or 0, client.rng("projector"))
         head.load_state_dict(projector)
         counted(head, client.meter).to(rows.device)
         steps = pseudo.contrast(model, head, rows, lr, self.epochs, client.rng("contrast", round), 2 * self.batch,
@@ -133,58 +146,38 @@ class XCLP(Method):
         features = {name: w for name, w in model.state().items() if name.startswith("features.")}
         return dict(weights=features, projector={name: w.cpu() for name, w in head.state_dict().items()}, n=int(steps > 0))
 
-    @step
+    @step(reveals=UPDATE)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=supervised: ClientUpdate on the labelled rows alone."""
         rows = client.data.labelled
         nothing = torch.full((len(client.data.unlabelled),), -1)
         return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)), None, len(rows))
 
-    @step
+    @step(reveals=dict(prelude=lambda method: method.hamming.preludes))
     def prelude(self, client: Client) -> dict:
         """Only for protocols that need fresh base transfers for every H (ot)."""
         return dict(prelude=self.hamming.prelude(client))
 
-    @step
+    @step(reveals=dict(prelude=lambda method: method.hamming.preludes))
     def answer_prelude(self, client: Client, preludes: dict) -> dict:
         return dict(prelude=self.hamming.answer_prelude(client, preludes))
 
-    @step
+    @step(reveals=dict(REVEALS, classes=CLASSES))
     def embed(self, client: Client, weights: dict, round: int, counts: dict, roster: dict, preludes: dict) -> dict:
-        """Line 6: V ← f_φ(X), and the first half of line 7: XCLP's hashes. preset=code: and masked label counts."""
+        """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes. preset=code: and masked label counts."""
         group = Group({}, counts, self.bits, round, tuple(roster))
-        labelled = np.zeros(counts[client.name], bool)
-        labelled[: len(client.data.labelled)] = True
-        V = self.features(client, weights, round)
-        client.meter.add(2 * V.size * self.bits)  # the rows' products with the hyperplanes
-        reply = self.algorithm1.share(client, V, labelled, group, preludes)
-        if self.preset == "code":
-            reply["classes"] = self._masked(client, "labels", round, 0, counts, client.data.labelled.y)
-        return reply
-
-    @step
-    def spread(self, client: Client, columns: dict, counts: dict, parties: dict, round: int, attempt: int, total: int,
-               classes: np.ndarray) -> dict:  # fmt: skip
-        """Line 7: contributions to everybody's rows. `classes` are label counts, for preset=code."""
         Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
-        if len(classes):
-            Y = Y / np.maximum(classes, 1)
-        client.meter.add(2 * sum(counts.values()) * Y.size)  # Z̄ = S_L Y_L
-        self.algorithm1.contribute(client, Y, columns, counts, total)
-        return self.algorithm1.mask(client, round, attempt, parties)
+        return self.xclp.share(client, self.features(client, weights, round), Y, group, preludes, weigh=self.preset == "code")
 
-    @step
-    def spread_again(self, client: Client, parties: dict, round: int, attempt: int) -> dict:
-        return self.algorithm1.mask(client, round, attempt, parties)
-
-    @step
+    @step(reveals=dict(counts=CLASSES))
     def count(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int, trainers: dict) -> dict:
         """preset=code: masked class counts of true and pseudo-labels, for the class weights."""
         self._receive(client, rows, parties, round, attempt)
         y = torch.cat([client.data.labelled.y, client.memory["pseudo"]["labels"]])
-        return dict(counts=self._masked(client, "classes", round, attempt, trainers, y))
+        counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy()
+        return dict(counts=session.masked(client, "classes", round, attempt, trainers, counts))
 
-    @step
+    @step(reveals=UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: np.ndarray, parties: dict,
               attempt: int, class_weight: torch.Tensor) -> dict:  # fmt: skip
         """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
@@ -194,15 +187,8 @@ class XCLP(Method):
         labels, confidence = found["labels"], found["confidence"]
         client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
         n = len(client.data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        class_weight = class_weight if len(class_weight) else None
-        return self._update(client, weights, control, lr, round, labels, confidence, class_weight, n)
-
-    def _masked(self, client: Client, what: str, round: int, attempt: int, parties: dict, y: torch.Tensor) -> np.ndarray:
-        """Class counts of y for a secure sum."""
-        occasion = session.begin(client, what, round, attempt, parties)
-        secrets = session.agreement(client).pair_secrets(occasion.parties)
-        counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy().astype(np.uint64)
-        return sums.sum_share(client.name, secrets, occasion, counts)
+        weights_of_classes = class_weight if len(class_weight) else None
+        return self._update(client, weights, control, lr, round, labels, confidence, weights_of_classes, n)
 
     def _update(self, client: Client, weights: dict, control: dict, lr: float, round: int, labels: torch.Tensor,
                 confidence: torch.Tensor, class_weight: torch.Tensor | None, n: int) -> dict:  # fmt: skip
@@ -215,8 +201,8 @@ class XCLP(Method):
 
     def _receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> None:
         """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
-        Z = self.algorithm1.unmask(client, rows, round, attempt, parties)[len(client.data.labelled) :]
-        labels, confidence = self.algorithm1.labels(Z, len(parties))
+        Z = self.xclp.receive(client, rows, parties, round, attempt)[len(client.data.labelled) :]
+        labels, confidence = self.xclp.labels(Z, len(parties))
         if self.preset == "code" and confidence.max(initial=0.0) > 0:
             confidence = confidence / confidence.max()
         client.memory["pseudo"] = dict(labels=torch.from_numpy(labels), confidence=torch.from_numpy(confidence))
@@ -238,18 +224,17 @@ class XCLP(Method):
 
     def setup(self, server: Server) -> dict:
         """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
-        hello = server.ask(self.keys, session_id=f"seed {server.seed}")
-        if len(hello) < 2:
-            raise Mistake("xclp: fewer than two clients answered, and labels travel between clients.")
-        met = server.ask(self.meet, to=hello, offers={party_name(id): reply["offer"] for id, reply in hello.items()})
-        letters = {id: {party_name(o): met[o]["letters"][party_name(id)] for o in met if o != id} for id in met}
-        ready = server.ask(self.learn_seed, each={id: dict(letters=letters[id]) for id in met})
-        labels = {id: hello[id]["labels"] for id in ready}
+        said = server.ask(self.keys, form=lambda id: KEYS, session_id=f"seed {server.seed}")
+        offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
+        met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(letters=session.letters_form(offers, id)))
+        letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})
+        ready = server.ask(self.learn_seed, each=letters)
+        labels = {id: said[id]["labels"] for id in ready}
         bases.check_labelled(self, labels)
         first = dict(bases.first_state(server, self.base), weights=self.first_weights(server), projector={})
         if self.init == "contrastive":
-            first["projector"] = pseudo.projector(server.model().features_dim, server.rng("projector")).state_dict()
-        return dict(first, round=0, rows={id: hello[id]["rows"] for id in ready}, labels=labels)
+            first["projector"] = pseudo.projector(server.model().features_dim or 0, server.rng("projector")).state_dict()
+        return dict(first, round=0, rows={id: said[id]["rows"] for id in ready}, labels=labels)
 
     def first_weights(self, server: Server) -> dict:
         """InitializeModelParameters, as far as it needs nobody."""
@@ -287,7 +272,7 @@ class XCLP(Method):
 
     def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:
         """Lines 3–9 of a round of stage 2."""
-        round, a1 = state["round"], self.algorithm1
+        round = state["round"]
         P = pseudo.sample_by_labels(server, round, state["rows"], labelled)  # line 3
         G = P
         if self.graph_clients:
@@ -296,40 +281,33 @@ class XCLP(Method):
         ids = {party_name(id): id for id in G}
         counts = {name: state["rows"][id] for name, id in ids.items()}
         group = Group(ids, counts, self.bits, round, tuple(sorted(party_name(id) for id in state["rows"])))
-        preludes = self._preludes(server, G)
-        shares = server.ask(self.embed, to=G, weights=state["weights"], round=round, counts=counts, preludes=preludes,
-                            roster={name: 0 for name in group.roster})  # lines 4–6  # fmt: skip
-        if len(shares) < 2:
-            raise TooFew(f"only {', '.join(map(party_name, shares)) or 'nobody'} answered: propagation needs two parties.")
-        names, graphs = a1.graphs(server, group, {party_name(id): reply for id, reply in shares.items()})
-        known = {name: shares[ids[name]]["labelled"] for name in names}
-        total = int(sum(mask.sum() for mask in known.values()))
-        each = {name: dict(columns=columns) for name, columns in a1.columns(graphs, names, group, known).items()}
-        classes = self._sum(shares, "classes", "labels", counts, round, 0)
-        occasion, totals = a1.row_sums(server, self.spread, self.spread_again, names, group, each, total=total, classes=classes)
-        parties = {name: i for i, name in enumerate(occasion.parties)}
-        told = dict(parties=parties, round=round, attempt=occasion.attempt)
-        trainers = {name: 0 for name in parties if ids[name] in P}
-        rows = {ids[name]: dict(rows=totals[name]) for name in trainers}
+        told = dict(weights=state["weights"], round=round, preludes=self._preludes(server, G))
+        everybody: dict[Id, dict] = {id: {} for id in G}
+        C, weigh = len(server.classes), self.preset == "code"
+        masked = self.xclp.run(server, group, self.embed, everybody, C, weigh, **told).masked  # lines 4–7
+        rows = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties if ids[name] in P}
         class_weight = torch.empty(0)
-        if self.preset == "code" and len(trainers) > 1:  # a sum over one party would tell its counts
-            counted = server.ask(self.count, each=rows, trainers=trainers, **told)
-            counts = self._sum(counted, "counts", "classes", trainers, round, occasion.attempt)
-            class_weight = torch.from_numpy(counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)).float()
-            rows = {id: dict(rows=np.empty((0, 0), np.uint64)) for id in counted}
+        if self.preset == "code" and len(rows) > 1:  # a sum over one party would tell its counts
+            class_weight, rows = self._class_weight(server, rows, masked.told)
         control = bases.control(state, self.base, rows)
         each = {id: rows[id] | control[id] for id in rows}
-        return server.ask(self.train, each=each, weights=state["weights"], lr=lr, class_weight=class_weight, **told)
+        return server.ask(self.train, each=each, weights=state["weights"], lr=lr, class_weight=class_weight, **masked.told)
+
+    def _class_weight(self, server: Server, rows: dict[Id, dict], told: dict[str, Any]) -> tuple[torch.Tensor, dict[Id, dict]]:
+        """Class weights from everybody's labels, summed; if a client was lost, all classes count alike (empty). The clients have
+        their rows then, and get none with `train`."""
+        trainers = {party_name(id): 0 for id in rows}
+        form = dict(counts=Array("uint64", (len(server.classes),)))
+        counted = server.ask(self.count, each=rows, form=lambda id: form, trainers=trainers, **told)
+        weight, here = np.empty(0), {id: dict(rows=np.empty((0, 0), np.uint64)) for id in counted}
+        if set(counted) == set(rows):
+            shares = {party_name(id): reply["counts"] for id, reply in counted.items()}
+            counts = session.opened("classes", told["round"], told["attempt"], trainers, shares).astype(np.float64)
+            weight = counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)
+        return torch.from_numpy(weight).float(), here
 
     def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
         if not self.hamming.has_prelude:
             return {}
         offers = {party_name(id): reply["prelude"] for id, reply in server.ask(self.prelude, to=G).items()}
         return {party_name(id): reply["prelude"] for id, reply in server.ask(self.answer_prelude, to=G, preludes=offers).items()}
-
-    def _sum(self, replies: dict[Id, dict], key: str, what: str, parties: dict, round: int, attempt: int) -> np.ndarray:
-        """A secure sum over all of `parties`; if one was lost it cannot be opened, and all classes count alike (empty)."""
-        if self.preset != "code" or {party_name(id) for id in replies} != set(parties):
-            return np.empty(0)
-        occasion = sums.Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties)))
-        return sums.sum_open({party_name(id): reply[key] for id, reply in replies.items()}, occasion).astype(np.float64)

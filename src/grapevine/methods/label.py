@@ -16,8 +16,9 @@ The estimate: a fifth of the known labels is hidden in a second solve of the sam
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,13 @@ class Label(Method):
     groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
     expected: bool = param(True, "", "estimate the accuracy from hidden labels")
 
-    def steps(self, prefix: str = "") -> dict[str, Callable]:
+    def steps(self, prefix: str = "") -> dict[str, MethodType]:
         """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
         return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(one_shot.REVEALS, prelude=_prelude, rows="how many rows this party has", labels="how many rows are labelled"))
+    @step(reveals=dict(one_shot.REVEALS, prelude=_prelude, rows=one_shot.ROWS, labels=one_shot.LABELS))
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1 (line 1)."""
         if "classes" in client.memory:
@@ -102,7 +103,7 @@ class Label(Method):
 
     @step(reveals=REVEALS)
     def share(self, client: Client, letters: dict, moments: np.ndarray, preludes: dict, counts: dict, roster: dict) -> dict:
-        """Exchange 3 (lines 2–5). Labels are to be spread twice if the accuracy is to be estimated: all, and without the hidden."""
+        """Exchange 3 (lines 2–5). Labels are spread twice if the accuracy is to be estimated: all, and those not hidden."""
         session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
         client.memory["moments"] = moments
         group = Group({}, counts, self.xclp.bits, 0, tuple(roster))

@@ -1,8 +1,5 @@
-"""What the one-shot methods share (`label`, `gaussian`): a party's rows and labels, how parties meet, and moments that are summed.
-
-    exchange 1, `keys`    what a method says of its rows before anybody has keys: `hello` checks that parties fit together
-    exchange 2, `meet`    masked moments, which `crypto.session.pooled` adds up; `scaling` is made from them
-"""
+"""What the one-shot methods share (`label`, `gaussian`): what parties say in exchange 1, their rows and labels, and scaling by
+the moments that they sum in exchange 2 (`crypto.session.pooled`)."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from grapevine.crypto import session
 
 MOST_ROWS = 2**24  # of a party: a count beyond it is nonsense, and others would make masks of that size
 HELLO: dict[str, Form] = dict(offer=session.OFFER_FORM, features=range(1, 2**24), classes=[str])
+ROWS, LABELS = "how many rows this party has", "how many rows are labelled"
 REVEALS = dict(
     offer=session.OFFER, features="how many features a row has", classes="the names of the classes this party knows",
 )  # fmt: skip

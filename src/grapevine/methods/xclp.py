@@ -1,9 +1,9 @@
 """XCLP. Scott, Yeo, Lampert: "Cross-client Label Propagation for Transductive and Semi-Supervised Federated Learning",
 TMLR 2023, Algorithm 1, with the cryptography really run: what the label job (`label`) and FedAvg+XCLP (`fedavg_xclp`) hold.
 
-`run` is the algorithm as the server sees it. A client's lines are `share` (2–5), the steps of `spread` (11–14), `receive` (14) and
-`labels` (15–16); a method calls them in steps of its own, so that they travel with what else it sends. Line 1, the keys and the
-seed, comes before (`crypto.session`).
+`run` is the algorithm as the server sees it. A client's lines are `share` (2–5), the steps of `spread` (11–14), `receive` (14)
+and `labels` (15–16); a method calls them in steps of its own, so that they travel with what else it sends. Line 1, the keys and
+the seed, comes before (`crypto.session`).
 
 Departures from the paper, with their reasons in docs/methods/xclp.md: rows are sent as fixed point in Z_2^64; a bit is 1 where
 ⟨v, u⟩ ≥ 0; a point is not its own neighbour; negative similarities are cut off at 0; a row that no label reaches gets no label;

@@ -149,7 +149,6 @@ def check_settings(table: Mapping[str, Any]) -> None:
         raise Mistake("--reproducible needs a seed: say --seed N too.")
     method = agreed_method(table)
     if table["job"] == "label":
-        method.xclp.check()
         if not 1 <= method.groups <= len(table["parties"]) // 2:
             raise Mistake(f"groups is {method.groups}: {len(table['parties'])} parties make 1 to {len(table['parties']) // 2}.")
     else:
