@@ -307,7 +307,7 @@ def test_the_disclosure_log_has_every_field_that_left(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "out" / "party-1" / "disclosure.jsonl").read_text().splitlines()]
     assert all(list(line) == ["time", "step", "peer", "field", "type", "shape", "bytes", "hash", "reveals"] for line in lines)
     fields = {(line["step"], line["field"]) for line in lines}
-    assert {("keys", "offer"), ("share", "own"), ("share", "labelled"), ("spread", "rows"), ("receive", "hits")} <= fields
+    assert {("keys", "offer"), ("share", "own"), ("share", "labelled"), ("xclp.spread.contribute", "rows"), ("receive", "hits")} <= fields
     sent = sum(line["bytes"] for party in result for line in party.disclosure)
     messages = sum(line["messages"] for line in result.messages if line["direction"] == "up")
     assert result.bytes_up == sent + 13 * messages  # frame and the dict around the fields: see docs/wire-format.md
@@ -436,13 +436,13 @@ def test_what_is_learnt_is_said_by_the_settings():
         ([*blobs()[:2], ([["x"] * 5] * 4, [0, 1, -1, 1], [0, 1, 0, 1])], {}, "party-3: X is not a table of numbers"),
         ([*blobs()[:2], (np.ones((0, 5)), [], [])], {}, "give at least one row"),
         (blobs(), dict(secure="rot13"), "there is no protocol 'rot13'"),
-        (blobs(), dict(bits=0), "bits is 0"),
-        (blobs(), dict(alpha=1), "alpha is 1"),
+        (blobs(), dict(bits=0), "cannot work: take 1 to 32767"),
+        (blobs(), dict(alpha=1), "cannot work: take 0 or more and less than 1"),
         (blobs(), dict(neighbours=0), "neighbours is 0"),
         (blobs(), dict(neighbours="many"), "neighbours is 'many'"),
         (blobs(), dict(abstain=2), "abstain is 2"),
         (blobs(), dict(groups=2), "groups is 2, and 3 parties make 1 to 1"),
-        (blobs(), dict(scale="log"), "scale 'log' is not known"),
+        (blobs(), dict(scale="log"), "is not known: take standard or none"),
         (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
         (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),

@@ -790,12 +790,12 @@ def test_the_label_job_leaves_what_the_host_may_know(tmp_path):
     assert result["labelled"] == ["east", "north", "south"] and result["lost"] == []
     assert result["expected"]["n"] > 0 and result["data"]["classes"] == ["0", "1", "2"]
     steps = [json.loads(line) for line in (tmp_path / "h" / "progress.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in steps if "answered" in line] == ["keys", "meet", "share", "spread", "receive"]
+    assert [line["step"] for line in steps if "answered" in line] == ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
     text = (tmp_path / "h" / "results" / "result.json").read_text()
     assert not any(name in text for name in ("r0", "r1"))  # no row of anybody
 
 
-@pytest.mark.parametrize("step", ["keys", "meet", "share", "spread", "receive"])
+@pytest.mark.parametrize("step", ["keys", "meet", "share", "xclp.spread.contribute", "receive"])
 def test_a_party_lost_in_a_step_is_left_out_if_the_quorum_holds(tmp_path, step):
     faults = (Fault("south", step, forever=True),)
     server, setup, _ = job(tmp_path / "h", table(), faults)
@@ -803,7 +803,7 @@ def test_a_party_lost_in_a_step_is_left_out_if_the_quorum_holds(tmp_path, step):
     assert result["labelled"] == ["east", "north"] and result["lost"] == ["south"]
 
 
-@pytest.mark.parametrize("step", ["keys", "meet", "share", "spread", "receive"])
+@pytest.mark.parametrize("step", ["keys", "meet", "share", "xclp.spread.contribute", "receive"])
 def test_below_the_quorum_the_job_says_who_is_missing(tmp_path, step):
     server, setup, _ = job(tmp_path / "h", table(), (Fault("south", step, forever=True),), quorum=3)
     with pytest.raises(Mistake, match=f"2 of 3 parties still answer after step {step}.*quorum is 3: south must"):

@@ -431,7 +431,7 @@ def test_three_nodes_label_and_train_with_the_bits_of_strict(net):
     assert result.get("labelled") == net.names, net.logs()
     assert same_labels(net)
     exchanges = [line for line in net.progress() if "seconds" in line]
-    assert [line["step"] for line in exchanges] == ["keys", "meet", "share", "spread", "receive"]
+    assert [line["step"] for line in exchanges] == ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
     net.agree(**TRAIN)
     result = net.run()
     assert result.get("rounds") == 2, net.logs()

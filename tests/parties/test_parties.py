@@ -33,7 +33,7 @@ RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
 SECONDS = 400  # for a whole job on a busy machine
 STEP_SECONDS = 60  # what the host is told to wait for an answer
 pytestmark = pytest.mark.timeout(1800)
-XCLP = ["keys", "meet", "share", "spread", "receive"]
+XCLP = ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
 
 
 def digits_party(name: str, at: int, rows: int = 100) -> Party:
