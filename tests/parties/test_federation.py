@@ -790,7 +790,8 @@ def test_the_label_job_leaves_what_the_host_may_know(tmp_path):
     assert result["labelled"] == ["east", "north", "south"] and result["lost"] == []
     assert result["expected"]["n"] > 0 and result["data"]["classes"] == ["0", "1", "2"]
     steps = [json.loads(line) for line in (tmp_path / "h" / "progress.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in steps if "answered" in line] == ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
+    asked = [line["step"] for line in steps if "answered" in line]
+    assert asked == ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
     text = (tmp_path / "h" / "results" / "result.json").read_text()
     assert not any(name in text for name in ("r0", "r1"))  # no row of anybody
 
