@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.preprocessing import StandardScaler
 
 from grapevine import graph
-from grapevine.core import Client, Server, run_step, wire
+from grapevine.core import Client, Server, Transport, run_step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
@@ -74,7 +74,7 @@ def job(protocol="plain", bits=96, neighbours=4, alpha=0.9, preset="paper", repr
 
 
 @dataclass
-class Wire:
+class Wire(Transport):
     """The simulation's transport with a hand on it: counts exchanges, keeps messages, changes requests or a reply, or stops."""
 
     simulation: Simulation

@@ -116,7 +116,7 @@ class XCLP(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(offer=session.OFFER, rows=ROWS, labels=LABELS))
+    @step(reveals=dict(offer=session.OFFER, rows=ROWS, labels=LABELS), like=KEYS)
     def keys(self, client: Client, session_id: str) -> dict:
         """Algorithm 1, line 1, once for the whole run."""
         labels, others = len(client.data.labelled), len(client.data.unlabelled)
@@ -224,7 +224,7 @@ class XCLP(Method):
 
     def setup(self, server: Server) -> dict:
         """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
-        said = server.ask(self.keys, form=lambda id: KEYS, session_id=f"seed {server.seed}")
+        said = server.ask(self.keys, session_id=f"seed {server.seed}")
         offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
         met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(letters=session.letters_form(offers, id)))
         letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})

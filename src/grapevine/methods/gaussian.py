@@ -64,7 +64,7 @@ class Gaussian(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=one_shot.REVEALS)
+    @step(reveals=one_shot.REVEALS, like=one_shot.HELLO)
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1."""
         complete(client)
@@ -120,8 +120,7 @@ class Gaussian(Method):
     def round(self, server: Server, state: dict) -> dict:
         """One shot. The state says what the server knows: who was there, and how many labels each class has."""
         ids = {party_name(id): id for id in server.clients}
-        asked = server.ask(self.keys, form=lambda id: one_shot.HELLO, session_id=secrets.token_hex(16))
-        said = session.named(asked, "a secure sum")
+        said = session.named(server.ask(self.keys, session_id=secrets.token_hex(16)), "a secure sum")
         told = one_shot.agreed(said)
         d, C = next(iter(said.values()))["features"], len(told["classes"])
         form = dict(moments=Array("uint64", (numbers(d, C, self.kind), 4)))

@@ -70,7 +70,7 @@ class Label(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(one_shot.REVEALS, prelude=_prelude, rows=one_shot.ROWS, labels=one_shot.LABELS))
+    @step(reveals=dict(one_shot.REVEALS, prelude=_prelude, rows=one_shot.ROWS, labels=one_shot.LABELS), like=KEYS)
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1 (line 1)."""
         if "classes" in client.memory:
@@ -228,7 +228,7 @@ class Label(Method):
         """The job among the parties of one group."""
         session_id = f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
         ids = {party_name(id): id for id in clients}
-        said = named(server.ask(self.keys, to=clients, form=lambda id: KEYS, session_id=session_id))
+        said = named(server.ask(self.keys, to=clients, session_id=session_id))
         told = one_shot.agreed(said)
         if not any(reply["labels"] for reply in said.values()):
             raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
