@@ -49,9 +49,10 @@ def federation(X, y, parties=4, share=0.5, seed=1):
     return data, rows, partly
 
 
-def run(method, data, mode="fast", **settings):
+def run(method, data, mode="fast", log=None, **settings):
     """The state and every party's result."""
     simulation = Simulation(method, data, None, mode=mode, **settings)
+    simulation.log = log
     server = Server(method, list(data), simulation, None, ())
     method.check(server)
     state = method.round(server, method.setup(server))
