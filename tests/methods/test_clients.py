@@ -269,7 +269,8 @@ def test_fixmatch_loss_against_loops():
     y = torch.tensor([0, 2, 1, 1])
     q = torch.softmax(model(weak), 1)
     threshold = q.amax(1).sort().values[2].item()
-    loss, labels, sure = fixmatch.fixmatch_loss(model, x, y, weak, strong, threshold, 0.7)
+    nobody = Rows(x, torch.arange(0), torch.arange(0))
+    loss, labels, sure = fixmatch.FixMatchLoss(model, nobody, nobody, threshold, 0.7, stream(0)).of(x, y, weak, strong)
     p, s = torch.log_softmax(model(x), 1), torch.log_softmax(model(strong), 1)
     expected = -sum(p[i, y[i]] for i in range(4)) / 4
     for i in range(6):
@@ -278,7 +279,7 @@ def test_fixmatch_loss_against_loops():
     assert sure.sum() == 4 and labels.tolist() == q.argmax(1).tolist()
     torch.testing.assert_close(loss, expected)
     teacher = build("mlp", (5,), 3, seed=1)
-    _, labels, _ = fixmatch.fixmatch_loss(model, x, y, weak, strong, 0.0, 0.7, teacher)
+    _, labels, _ = fixmatch.FixMatchLoss(model, nobody, nobody, 0.0, 0.7, stream(0), teacher).of(x, y, weak, strong)
     assert labels.tolist() == teacher(weak).argmax(1).tolist() != q.argmax(1).tolist()
 
 
@@ -628,7 +629,7 @@ def test_fedsiam_d_sends_each_layer_of_student_or_teacher(digits, preset):
     both = replace(m, upload="both")
     f.simulation.method = both
     server = Server(both, f.data, f.simulation, f.source, f.server.classes)
-    full = server.ask(both.train, threshold=0.0, **told)
+    full = server.ask(both.train, threshold=0.0, **dict(told, teacher=told["teacher"] or start["student"]))
     f.simulation.method, f.simulation.manifests = m, saved
     limit = sorted(fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values())[1]
     sent = f.server.ask(m.train, threshold=limit, **told)

@@ -1,6 +1,5 @@
 """Methods with labels at the server: equations against loops, numbers worked by hand, what is sent, and what is refused."""
 
-import inspect
 import json
 import math
 from dataclasses import replace
@@ -63,19 +62,18 @@ def messages(digits, method, labels="server:40", **settings):
 
 def spied(monkeypatch, server):
     """What trains in turns, as it is called, in place of the training: the loss, whose rows, lr, epochs, mix and kind of view."""
-    calls, fix_mix = [], inspect.signature(alternate.fit_fix_mix)
+    calls = []
     whose = lambda rows: "server" if rows.x is server.data.x and torch.equal(rows.index, server.data.index) else "client"  # noqa: E731
 
-    def fit_fix_mix(*words, **named):
-        bound = fix_mix.bind(*words, **named)
-        bound.apply_defaults()
-        it = bound.arguments
-        calls.append(("L_s", whose(it["rows"]), it["lr"], it["epochs"], it["mix"], "strong" if it["strong"] else "weak"))
+    def descend(method, model, batches, loss, lr, rng):
+        seen = torch.cat([fix for fix, _ in batches])
+        epochs = len(seen) // len(seen.unique())
+        calls.append(("L_s", whose(loss.rows), lr, epochs, loss.mix, "strong" if loss.strong else "weak"))
 
     def contrast(method, model, rows, lr, draw, batch):
         calls.append(("L_c", whose(rows), lr))
 
-    monkeypatch.setattr(alternate, "fit_fix_mix", fit_fix_mix)
+    monkeypatch.setattr(alternate, "descend", descend)
     monkeypatch.setattr(methods.FedAnchor, "_contrast", contrast)
     return calls
 
@@ -166,7 +164,7 @@ def test_fix_mix_loss_is_equations_7_to_10(digits, strong):
     labels = torch.arange(len(rows)) % 10
     fix, other = torch.tensor([3, 1, 4]), torch.tensor([9, 9, 2])
     views, draw = Views(rows), torch.Generator().manual_seed(7)
-    loss = alternate.fix_mix_loss(model, views, labels, fix, other, draw, 0.5, 0.75, strong)
+    loss = alternate.FixMix(model, rows, labels, draw, 0.5, 0.75, strong)((fix, other))
 
     draw = torch.Generator().manual_seed(7)
     x = (views.strong if strong else views.weak)(fix, draw)
@@ -183,11 +181,15 @@ def test_fix_mix_loss_is_equations_7_to_10(digits, strong):
 
 def test_fix_mix_takes_a_step_per_batch_of_the_fix_set(digits):
     rows = digits.split(clients=2, labels="server:40", seed=1).client(0).unlabelled
-    model = models.build("mlp", (1, 8, 8), 10)
-    labels, fix = torch.zeros(len(rows), dtype=torch.int64), torch.arange(23)
-    assert alternate.fit_fix_mix(model, rows, labels, fix, 0.1, 2, torch.Generator().manual_seed(0), batch=10) == 2 * 3
+    model, method = models.build("mlp", (1, 8, 8), 10), methods.SemiFL()
+    labels, fix, draw = torch.zeros(len(rows), dtype=torch.int64), torch.arange(23), torch.Generator().manual_seed(0)
+    loss = alternate.FixMix(model, rows, labels, draw)
+    pairs = list(loss.batches(fix, 10, 2))
+    assert [(len(a), len(b)) for a, b in pairs] == 2 * [(10, 10), (10, 10), (3, 3)]
+    assert sorted(torch.cat([a for a, _ in pairs[:3]]).tolist()) == list(range(23))
+    assert alternate.descend(method, model, pairs, loss, 0.1, draw) == 6
     before = model.state()
-    assert alternate.fit_fix_mix(model, rows, labels, fix[:0], 0.1, 2, torch.Generator().manual_seed(0)) == 0
+    assert alternate.descend(method, model, loss.batches(fix[:0], 10, 2), loss, 0.1, draw) == 0
     assert same(before, model.state())
 
 

@@ -3,7 +3,7 @@
 Every number is finite and every count is between 0 and 2⁴⁰; a step that says which fields it answers with answers with no others;
 a field that has the form of a field of the request (`like`) has its names, types and shapes; and a step, or a server, that knows
 what a field must be says so (`like` again, and `ask(…, form=…)`). Fields that are said to have a form must be there, except in
-the reply of a client that says with n = 0 that it has nothing to send.
+the reply of a client that says with n = 0 that it has nothing to send, or with a question mark behind their names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Array:
     """The form of an array: its type, its shape, and the largest value that it may hold."""
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | None, ...]  # None: any length
     most: int | None = None
 
     def __str__(self) -> str:
-        size = f"{self.dtype}, {' × '.join(map(str, self.shape))}"
+        size = f"{self.dtype}, {' × '.join('any' if side is None else str(side) for side in self.shape)}"
         return size if self.most is None else f"{size}, at most {self.most}"
 
 
@@ -48,13 +48,14 @@ def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mappin
     if strange:
         return f"it has a field {strange[0]!r} that the step does not have"
     idle = type(reply.get("n")) is int and reply["n"] == 0
-    for name, wanted in {**_like(step), **(form or {})}.items():
+    for asked, wanted in {**_like(step), **(form or {})}.items():
+        name = asked.removesuffix("?")
         if name in reply:
-            wrong = _misfit(f"'{name}'", reply[name], _form(_at(request, wanted)) if isinstance(wanted, str) else wanted)
+            wrong = _misfit(f"'{name}'", reply[name], form_of(_at(request, wanted)) if isinstance(wanted, str) else wanted)
             if wrong and isinstance(wanted, str):
-                wrong = f"'{name}' has not the form of the '{wanted}' that was sent: do both run the same model?"
+                wrong = f"'{name}' has not the form of the '{wanted}' that was sent: both sides must run the same model"
         else:
-            wrong = None if idle else f"'{name}' is missing"
+            wrong = None if idle or asked.endswith("?") else f"'{name}' is missing"
         if wrong:
             return wrong
     for name, value in reply.items():
@@ -92,7 +93,8 @@ def _misfit(name: str, value: Any, form: Form) -> str | None:
     """Where a value is not of a form, in a few words."""
     if isinstance(form, Array):
         fits = isinstance(value, (Tensor, np.ndarray)) and str(value.dtype).removeprefix("torch.") == form.dtype
-        fits = fits and tuple(value.shape) == form.shape and (form.most is None or 0 in form.shape or value.max() <= form.most)
+        fits = fits and len(value.shape) == len(form.shape) and all(a in (None, b) for a, b in zip(form.shape, value.shape))
+        fits = fits and (form.most is None or 0 in value.shape or value.max() <= form.most)
         return None if fits else f"{name} must be {form}"
     if isinstance(form, range):
         fits = isinstance(value, int) and not isinstance(value, bool) and value in form
@@ -115,10 +117,10 @@ def _finite(array: Any) -> bool:
     return not isinstance(array, np.ndarray) or array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _form(value: Any) -> Form:
+def form_of(value: Any) -> Form:
     """Names, types and shapes of a value of the codec."""
     if isinstance(value, dict):
-        return {name: _form(inner) for name, inner in value.items()}
+        return {name: form_of(inner) for name, inner in value.items()}
     if isinstance(value, (Tensor, np.ndarray)):
         return Array(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return type(value)

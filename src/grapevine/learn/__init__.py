@@ -1,6 +1,5 @@
 """Learning on one client and averaging on the server: one training loop, losses, pseudo-labels, networks, normalisation."""
 
-from grapevine.learn.training import Weights, add, average, check_finite, fit, parameter_names, pull, push, subtract
-from grapevine.learn.training import require_finite as require_finite
+from grapevine.learn.training import Weights, add, average, clip, fit, parameter_names, passes, pull, push, subtract, train
 
-__all__ = ["Weights", "add", "average", "check_finite", "fit", "parameter_names", "pull", "push", "subtract"]
+__all__ = ["Weights", "add", "average", "clip", "fit", "parameter_names", "passes", "pull", "push", "subtract", "train"]

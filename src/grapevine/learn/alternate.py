@@ -6,20 +6,25 @@ SemiFL and FedAnchor differ in where pseudo-labels come from and in what the ser
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from grapevine.core import Client, Id, Method, Server
+from grapevine.core import Client, Id, Method, Network, Server
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import form_of
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights
+from grapevine.learn.bases import own_rows
 from grapevine.learn.losses import cross_entropy, mixup
-from grapevine.learn.networks import Network
 from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
+from grapevine.learn.training import Weights, clip, nesterov, passes, train
 
+QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
+REVEALS = dict(statistics="sums of activations over this party's rows and of their squares, layer by layer")
 MANY = 1000  # labels at the server from which its batches are large
 SMALL_BATCH, LARGE_BATCH = 10, 250
 
@@ -29,9 +34,7 @@ SMALL_BATCH, LARGE_BATCH = 10, 250
 
 def check_labels_at_server(method: Method, server: Server) -> None:
     """Refuse a server without labels, with labels of one class, or without labels of a class that clients may have."""
-    if server.data is None or not len(server.data):
-        raise Mistake(f"{method.name} needs labels at the server: say --labels server:500.")
-    present = server.data.y.unique().tolist()
+    present = own_rows(server).y.unique().tolist()
     if len(present) < 2:
         one = server.classes[present[0]]
         raise Mistake(
@@ -57,57 +60,49 @@ def server_batch(asked: int, rows: int) -> int:
     return asked or (LARGE_BATCH if rows > MANY else SMALL_BATCH)
 
 
-def sgd(model: Network, lr: float, momentum: float, weight_decay: float) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
-
-
-def descend(model: Network, optimiser: torch.optim.SGD, loss: Tensor, clip: float) -> None:
-    """A step down the gradient, no longer than `clip`."""
-    optimiser.zero_grad()
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimiser.step()
-
-
-def fit_fix_mix(
-    model: Network, rows: Rows, labels: Tensor, fix: Tensor, lr: float, epochs: int, rng: torch.Generator, batch: int = 10,
-    momentum: float = 0.9, weight_decay: float = 5e-4, clip: float = 1.0, mix: float = 1.0, beta: float = 0.75,
-    strong: bool = True,
-) -> int:  # fmt: skip
-    """Epochs over the fix set, the rows at positions `fix`, each with a mix batch drawn from all rows; the number of steps.
-
-    `labels` has a class for every row. `mix` is the weight of the mix loss, 0 for none.
-    """
-    model.train()
-    model.use_rng(rng)
-    views, labels = Views(rows), labels.to(rows.device)
-    optimiser = sgd(model, lr, momentum, weight_decay)
-    steps = 0
-    for _ in range(epochs):
-        for at in fix[torch.randperm(len(fix), generator=rng)].split(batch) if len(fix) else ():
-            other = torch.randint(len(rows), (len(at),), generator=rng)  # with replacement
-            loss = fix_mix_loss(model, views, labels, at, other, rng, mix, beta, strong)
-            descend(model, optimiser, loss, clip)
-            steps += 1
-    return steps
-
-
-def fix_mix_loss(
-    model: Network, views: Views, labels: Tensor, fix: Tensor, other: Tensor, rng: torch.Generator, mix: float, beta: float,
-    strong: bool,
-) -> Tensor:  # fmt: skip
+@dataclass(frozen=True)
+class FixMix:
     """l(f(A(x_fix)), ŷ_fix) + mix · [λ l(f(x_mix), ŷ_fix) + (1 − λ) l(f(x_mix), ŷ_mix)], x_mix = λ α(x_fix) + (1 − λ) α(x_mix).
 
-    A is the strong view (or the weak one), α the weak one, λ ~ Beta(beta, beta) one for the batch.
+    A is the strong view (or the weak one), α the weak one, λ ~ Beta(beta, beta) one for the batch. `labels` has a class for every
+    row. `mix` is the weight of the mix loss, 0 for none.
     """
-    x = views.strong(fix, rng) if strong else views.weak(fix, rng)
-    loss = cross_entropy(model(x), labels[fix])
-    if not mix:
-        return loss
-    theirs = views.weak(other, rng), labels[other]
-    mixed, (y, y_other), share = mixup(views.weak(fix, rng), labels[fix], rng, beta, theirs)
-    logits = model(mixed)
-    return loss + mix * (share * cross_entropy(logits, y) + (1 - share) * cross_entropy(logits, y_other))
+
+    model: Network
+    rows: Rows
+    labels: Tensor
+    rng: torch.Generator
+    mix: float = 1.0
+    beta: float = 0.75
+    strong: bool = True
+
+    def batches(self, fix: Tensor, batch: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Passes over the fix set, the rows at positions `fix`, each batch with a mix batch drawn from all rows."""
+        for at in passes(len(fix), batch, epochs, self.rng):
+            yield fix[at], torch.randint(len(self.rows), (len(at),), generator=self.rng)  # with replacement
+
+    def __call__(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        (fix, other), views, labels = batch, Views(self.rows), self.labels.to(self.rows.device)
+        x = (views.strong if self.strong else views.weak)(fix, self.rng)
+        loss = cross_entropy(self.model(x), labels[fix])
+        if not self.mix:
+            return loss
+        theirs = views.weak(other, self.rng), labels[other]
+        mixed, (y, y_other), share = mixup(views.weak(fix, self.rng), labels[fix], self.rng, self.beta, theirs)
+        logits = self.model(mixed)
+        return loss + self.mix * (share * cross_entropy(logits, y) + (1 - share) * cross_entropy(logits, y_other))
+
+
+def descend(
+    method: Any, model: Network, batches: Iterable, loss: Callable[[Any], Tensor], lr: float, rng: torch.Generator
+) -> int:
+    """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's."""
+    return train(model, batches, loss, nesterov(model, lr, method.momentum, method.weight_decay), rng, clip(method.clip))
+
+
+def note_qualified(server: Server, replies: dict[Id, dict]) -> None:
+    """How many rows got a pseudo-label that is used, in the mean over the clients."""
+    server.note(qualified=sum(r.get("qualified", 0) for r in replies.values()) / max(len(replies), 1))
 
 
 @torch.no_grad()
@@ -134,10 +129,10 @@ def statistics_reply(client: Client, weights: Weights) -> dict:
 
 def ask_statistics(server: Server, step: Callable, weights: Weights, to: Iterable[Id]) -> dict[str, Tensor]:
     """Mean and variance of every static layer over the server's rows and these clients'; nobody is asked if there is no layer."""
-    own = own_statistics(server.model(weights), server.data)
+    own = own_statistics(server.model(weights), own_rows(server))
     if not own:
         return {}
-    replies = server.ask(step, to=to, weights=weights)
+    replies = server.ask(step, to=to, form=lambda id: dict(statistics=form_of(own)), weights=weights)
     return combine_statistics([own, *(reply["statistics"] for reply in replies.values())])
 
 

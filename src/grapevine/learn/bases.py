@@ -2,7 +2,7 @@
 
 A method trains by a function of its own; what differs between the three is what is added to its gradients, what a client sends
 back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And how far
-clients moved, for the history, and what many methods ask of a server before a run.
+clients moved, for the history, what many methods ask of a server before a run, and words for what replies reveal.
 """
 
 from __future__ import annotations
@@ -10,18 +10,34 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from grapevine.core import Client, Id, Method, Server
+from grapevine.core import Client, Id, Method, Network, Server
 from grapevine.core.errors import Mistake
-from grapevine.learn import Weights, add, average, parameter_names, pull, push, subtract
-from grapevine.learn.losses import gradient_diversity
-from grapevine.learn.networks import Network
+from grapevine.core.reply import COUNT
+from grapevine.core.rows import Rows
+from grapevine.learn.training import Adjust, Weights, add, average, parameter_names, pull, push, subtract
 
 BASES = ("fedavg", "fedprox", "scaffold")
-Train = Callable[[Network, Callable[[Network], None] | None], int]
+Train = Callable[[Network, Adjust | None], int]
 """Trains the network with this `adjust` of its gradients; returns the number of steps."""
+
+# ---------------------------------------------------------------- what replies reveal, and their form
+
+MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
+MOVE, GRADIENT = f"how training moved the weights; {MODEL}", f"the mean gradient over this party's rows; {MODEL}"
+UPDATE = dict(weights=MODEL, dy=MOVE, dc=GRADIENT)
+"""What the fields of `client_update` reveal; what `n` counts is for each method to say."""
+USED = "how many of this party's rows were used"
+HELD = "how many rows this party has, labelled and not; 0 if it did not train"
+
+
+def like(method: Any) -> dict[str, Any]:
+    """The form of what `client_update` answers, by the method's field `base`."""
+    return dict(dy="weights", dc="control.c", n=COUNT) if method.base == "scaffold" else dict(weights="weights", n=COUNT)
 
 
 MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
@@ -31,6 +47,18 @@ UPDATE = dict(weights=MODEL, dy=MOVE, dc=GRADIENT)
 
 
 # ---------------------------------------------------------------- before the run
+
+
+def own_rows(server: Server) -> Rows:
+    """The server's own labelled rows, for a method that needs them."""
+    if server.data is None or not len(server.data):
+        where = "server:500" if "server" in server.method.takes else "server:500,clients:all"
+        raise Mistake(f"{server.method.name} needs labels at the server: say --labels {where}.")
+    return server.data
+
+
+def has_rows(server: Server) -> bool:
+    return server.data is not None and len(server.data) > 0
 
 
 def check_labelled(method: Method, labels: Mapping[Id, int]) -> None:
@@ -45,16 +73,11 @@ def check_features_dim(method: Method, server: Server) -> None:
         raise Mistake(f"{method.name} needs the length of the network's feature vectors: give your module a `features_dim`.")
 
 
-def has_rows(server: Server) -> bool:
-    return server.data is not None and len(server.data) > 0
-
-
 def note_unused_labels(method: Method, server: Server) -> None:
     """Say that a method of clients leaves the server's labels aside: what it learns is what the clients' labels teach."""
     if has_rows(server):
-        logging.getLogger("grapevine").warning(
-            f"{method.name} learns from the clients' labels alone: the server's {len(server.data)} labelled rows are not used."
-        )
+        unused = f"the server's {len(own_rows(server))} labelled rows are not used"
+        logging.getLogger("grapevine").warning(f"{method.name} learns from the clients' labels alone: {unused}.")
 
 
 # ---------------------------------------------------------------- the three bases
@@ -95,14 +118,14 @@ def client_update(client: Client, base: str, weights: Weights, control: dict, ro
         train(model, pull(weights, mu) if base == "fedprox" else None)
         return dict(weights=model.state(), n=n)
     c, c_i = control["c"], own_control(client, control)
-    K = train(model, push(subtract(c, c_i)))
+    K = train(model, push(subtract(c, c_i)))  # SCAFFOLD, lines 9–10: y_i ← y_i − η_l (g_i(y_i) − c_i + c)
     if not K:
         return dict(n=0)
     y = model.state()
     moved = subtract(weights, {name: y[name] for name in c})
-    c_new = add(subtract(c_i, c), moved, 1 / (K * lr))
-    client.memory["newest"] = dict(round=round, c=c_new)
-    return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)
+    c_new = add(subtract(c_i, c), moved, 1 / (K * lr))  # line 12 (ii): c_i − c + (x − y_i)/(K η_l)
+    client.memory["newest"] = dict(round=round, c=c_new)  # line 14, once the server has heard of it
+    return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)  # line 13: (Δy_i, Δc_i)
 
 
 def server_control(state: dict, replies: dict, among: Iterable[Id]) -> dict:
@@ -121,13 +144,17 @@ def server_control(state: dict, replies: dict, among: Iterable[Id]) -> dict:
 
 
 def server_update(server: Server, base: str, state: dict, replies: dict, by: str | None = "n",
-                  among: Iterable[Id] | None = None) -> dict:  # fmt: skip
-    """The new weights (and c) from the replies of those who trained on something; `among` whom a round may choose."""
-    used = {id: reply for id, reply in replies.items() if reply["n"]}
-    weights = state["weights"]
+                  among: Iterable[Id] | None = None, global_lr: float = 1.0) -> dict:  # fmt: skip
+    """The new weights (and c) from the replies of those who trained on something; `among` whom a round may choose.
+
+    `global_lr` is SCAFFOLD's η_g, for what is trained: buffers are averaged whatever it is.
+    """
+    used, weights = {id: reply for id, reply in replies.items() if reply["n"]}, state["weights"]
     if base != "scaffold":
-        return dict(weights=average(used, by=by) if used else weights)
-    weights = add(weights, average(used, "dy", by=by)) if used else weights
+        return dict(weights=average(used, by=by, otherwise=weights))
+    if used:
+        dx = average(used, "dy", by=by)  # line 16
+        weights = add(weights, {name: d * global_lr if name in state["c"] else d for name, d in dx.items()})  # line 17
     return dict(server_control(state, replies, server.clients if among is None else among), weights=weights)
 
 
@@ -142,3 +169,17 @@ def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
     diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
     if math.isfinite(diversity):
         server.note(gradient_diversity=diversity)
+
+
+def gradient_diversity(updates: Iterable[Weights]) -> float:
+    """Σ‖g_k‖² / ‖Σ g_k‖² (Yin et al. 2018): 1/m if all m agree, 1 if they are at right angles, ∞ if they cancel.
+
+    Whole numbers are left out; statistics of batch normalisation are not: give it the parameters. One g_k is held at a time.
+    """
+    alone, total = 0.0, dict[str, Tensor]()
+    for update in updates:
+        g = {name: value.double() for name, value in update.items() if value.is_floating_point()}
+        alone += sum(value.square().sum().item() for value in g.values())
+        total = {name: total[name] + value for name, value in g.items()} if total else g
+    together = sum(value.square().sum().item() for value in total.values())
+    return alone / together if together else math.inf if alone else math.nan

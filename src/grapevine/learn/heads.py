@@ -11,9 +11,9 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from grapevine.core import Network
 from grapevine.core.errors import Mistake
 from grapevine.learn.layers import linear
-from grapevine.learn.networks import Network
 from grapevine.learn.normalisation import BatchNorm1d
 
 

@@ -7,14 +7,14 @@ batch, or a mask that is zero throughout, gives a loss of 0 with zero gradient. 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
-from grapevine.learn import Weights
+from grapevine.learn.training import Weights
 
 # ---------------------------------------------------------------- pseudo-labels
 
@@ -234,20 +234,3 @@ def prototype_logits(features: Tensor, prototypes: Tensor, squared: bool | str =
     if squared == "mean":
         distance = distance / features.shape[-1]
     return -distance if present is None else (-distance).masked_fill(~present[..., None, :], -math.inf)
-
-
-# ---------------------------------------------------------------- what papers plot
-
-
-def gradient_diversity(updates: Iterable[Weights]) -> float:
-    """Σ‖g_k‖² / ‖Σ g_k‖² (Yin et al. 2018): 1/m if all m agree, 1 if they are at right angles, ∞ if they cancel.
-
-    Whole numbers are left out; statistics of batch normalisation are not: give it the parameters. One g_k is held at a time.
-    """
-    alone, total = 0.0, {}
-    for update in updates:
-        g = {name: value.double() for name, value in update.items() if value.is_floating_point()}
-        alone += sum(value.square().sum().item() for value in g.values())
-        total = {name: total[name] + value for name, value in g.items()} if total else g
-    together = sum(value.square().sum().item() for value in total.values())
-    return alone / together if together else math.inf if alone else math.nan

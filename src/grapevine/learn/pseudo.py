@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -17,15 +17,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine.core import Id, Server
+from grapevine.core import Id, Network, Server
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights
 from grapevine.learn.layers import linear
 from grapevine.learn.losses import nt_xent, one_hot
-from grapevine.learn.networks import Network
 from grapevine.learn.normalisation import BatchNorm1d
+from grapevine.learn.training import Adjust, Weights, passes, train
 
 T_MAX = 4 / 3  # of the stage's rounds: where the cosine would reach 0 (2000 for 1500 rounds in the authors' runs)
 
@@ -75,22 +74,17 @@ def contrast(
     temperature: float, weight_decay: float = 0.0, momentum: float = 0.9,
 ) -> int:  # fmt: skip
     """SGD on SimCLR's loss between two strong views of every row, labels unseen; the number of steps. Rows alone are skipped."""
-    model.train()
-    model.use_rng(rng)
     views = Views(rows)
+
+    def loss(at: Tensor) -> Tensor | None:
+        if len(at) < 2:  # nothing to tell it from
+            return None
+        a, b = projector(model.features(torch.cat([views.strong(at, rng), views.strong(at, rng)]))).chunk(2)
+        return nt_xent(a, b, temperature)
+
     trained = [*model.features.parameters(), *projector.parameters()]
     optimiser = torch.optim.SGD(trained, lr, momentum, weight_decay=weight_decay)
-    steps = 0
-    for _ in range(epochs):
-        for at in torch.randperm(len(rows), generator=rng).split(batch):
-            if len(at) < 2:  # nothing to tell it from
-                continue
-            z = projector(model.features(torch.cat([views.strong(at, rng), views.strong(at, rng)])))
-            optimiser.zero_grad()
-            nt_xent(*z.chunk(2), temperature).backward()
-            optimiser.step()
-            steps += 1
-    return steps
+    return train(model, passes(len(rows), batch, epochs, rng), loss, optimiser, rng)
 
 
 def plateau(rate: dict, loss: float, patience: int) -> dict:
@@ -116,7 +110,7 @@ def sample_by_labels(server: Server, round: int, clients: Iterable[Id], labelled
 def two_streams(
     model: Network, labelled: Rows, unlabelled: Rows, labels: Tensor, weight: Tensor, lr: float, epochs: int,
     rng: torch.Generator, batch: int = 50, weight_decay: float = 0.0, momentum: float = 0.0, class_weight: Tensor | None = None,
-    augment: bool = True, adjust: Callable[[Network], None] | None = None,
+    augment: bool = True, adjust: Adjust | None = None,
 ) -> int:  # fmt: skip
     """SGD on batches B = B_L ∪ B_U (appendix A.2): |B_L| = min(batch, labels), |B_U| = |B_L|; the number of steps.
 
@@ -124,27 +118,24 @@ def two_streams(
     others; a client without labels takes batches of 2·batch. The loss is the mean of cross-entropy · weight · class weight, with
     weight 1 for a true label.
     """
-    model.train()
-    model.use_rng(rng)
     used = torch.nonzero((labels >= 0) & (weight > 0)).flatten()
     own, others = Views(labelled), Views(unlabelled)
     size = min(batch, len(labelled)) or 2 * batch
+
+    def batches() -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        for _ in range(epochs):
+            truths = _endless(len(labelled), size, rng)
+            order = used[torch.randperm(len(used), generator=rng)].split(size) if len(used) else ()
+            for at in order or (None,) * -(-len(labelled) // size):
+                yield next(truths), at
+
+    def loss(batch: tuple[Tensor | None, Tensor | None]) -> Tensor:
+        x, y, w = _batch(own, others, *batch, labels, weight, augment, rng)
+        w = w if class_weight is None else w * class_weight.to(y.device)[y]
+        return (F.cross_entropy(model(x), y, reduction="none") * w).mean()
+
     optimiser = torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay)
-    steps = 0
-    for _ in range(epochs):
-        truths = _endless(len(labelled), size, rng)
-        order = used[torch.randperm(len(used), generator=rng)].split(size) if len(used) else ()
-        for at in order or (None,) * -(-len(labelled) // size):
-            x, y, w = _batch(own, others, next(truths), at, labels, weight, augment, rng)
-            if len(y):
-                w = w if class_weight is None else w * class_weight.to(y.device)[y]
-                optimiser.zero_grad()
-                (F.cross_entropy(model(x), y, reduction="none") * w).mean().backward()
-                if adjust:
-                    adjust(model)
-                optimiser.step()
-                steps += 1
-    return steps
+    return train(model, batches(), loss, optimiser, rng, adjust)
 
 
 def _endless(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor | None]:

@@ -1,100 +1,129 @@
-"""Training on one client, averaging on the server, evaluation."""
+"""Training: one loop over batches of any kind, what may be done to gradients, and averages of what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from grapevine.core.errors import Mistake
+from grapevine.core.network import Network
+from grapevine.core.reply import MOST
 from grapevine.core.rows import Rows
-from grapevine.learn.networks import Network
 
 Weights = dict[str, Tensor]
+Adjust = Callable[[nn.Module], None]
+"""Changes a network's gradients before a step."""
+Batch = TypeVar("Batch")
 
 
-def fit(
-    model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, momentum: float = 0.0,
-    weight_decay: float = 0.0, adjust: Callable[[Network], None] | None = None,
+class Optimiser(Protocol):
+    """As torch's."""
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> Any: ...
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def train(
+    model: Network, batches: Iterable[Batch], loss: Callable[[Batch], Tensor | None], optimiser: Optimiser, rng: torch.Generator,
+    adjust: Adjust | None = None, after: Callable[[], None] | None = None,
 ) -> int:  # fmt: skip
-    """Epochs of SGD with cross-entropy; `adjust` may change the gradients before each step. Returns the number of steps."""
+    """A step down the gradient of every batch's loss; returns the number of steps.
+
+    A loss of None has nothing to learn from: no step. `adjust` may change the gradients before a step, `after` follows it.
+    Batches are taken one at a time, so that what they draw from `rng` comes after what the last step drew.
+    """
     model.train()
     model.use_rng(rng)
-    optimiser = torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay)
     steps = 0
-    for _ in range(epochs):
-        for x, y in rows.batches(batch, rng):
-            optimiser.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            if adjust:
-                adjust(model)
-            optimiser.step()
-            steps += 1
+    for batch in batches:
+        value = loss(batch)
+        if value is None:
+            continue
+        optimiser.zero_grad()
+        value.backward()
+        if adjust:
+            adjust(model)
+        optimiser.step()
+        if after:
+            after()
+        steps += 1
     return steps
 
 
-def pull(towards: Weights, strength: float) -> Callable[[Network], None]:
-    """An `adjust` that adds the gradient of strength/2 · ‖w − towards‖², the proximal term of FedProx."""
+def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Positions of the rows in batches, shuffled anew for each pass."""
+    for _ in range(epochs if rows else 0):
+        yield from torch.randperm(rows, generator=rng).split(batch)
 
-    def adjust(model: Network) -> None:
+
+def fit(
+    model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, adjust: Adjust | None = None,
+    **sgd: float,
+) -> int:  # fmt: skip
+    """Epochs of SGD with cross-entropy; returns the number of steps. `sgd` are its momentum and weight_decay."""
+    optimiser = torch.optim.SGD(model.parameters(), lr, **sgd)  # type: ignore[arg-type]
+    batches = (rows.batch(at) for at in passes(len(rows), batch, epochs, rng))
+    return train(model, batches, lambda xy: F.cross_entropy(model(xy[0]), xy[1]), optimiser, rng, adjust)
+
+
+def fit_finite(model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int) -> None:
+    """`fit` for a model that the server sends out as it is: one that diverged would set every row aside, or none."""
+    fit(model, rows, lr, epochs, rng, batch)
+    if not all(w.isfinite().all() for w in model.state().values()):
+        raise Mistake(f"the server's model diverged with a learning rate of {lr:g}: take a smaller one.")
+
+
+def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) -> torch.optim.SGD:
+    """SGD with Nesterov momentum, or plain without any."""
+    return torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
+
+
+def pull(towards: Weights, strength: float) -> Adjust:
+    """Adds the gradient of strength/2 · ‖w − towards‖², the proximal term of FedProx."""
+
+    def adjust(model: nn.Module) -> None:
         for name, p in model.named_parameters():
-            p.grad.add_(p.detach() - towards[name].to(p.device), alpha=strength)
+            if p.grad is not None:
+                p.grad.add_(p.detach() - towards[name].to(p.device), alpha=strength)
 
     return adjust
 
 
-def push(direction: Weights) -> Callable[[Network], None]:
-    """An `adjust` that adds a fixed direction to the gradient, the control variates of SCAFFOLD."""
+def push(direction: Weights) -> Adjust:
+    """Adds a fixed direction to the gradient, the control variates of SCAFFOLD."""
 
-    def adjust(model: Network) -> None:
+    def adjust(model: nn.Module) -> None:
         for name, p in model.named_parameters():
-            p.grad.add_(direction[name].to(p.device))
+            if p.grad is not None:
+                p.grad.add_(direction[name].to(p.device))
 
     return adjust
+
+
+def clip(longest: float) -> Adjust:
+    """Shortens a gradient that is longer."""
+
+    def adjust(model: nn.Module) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), longest)
+
+    return adjust
+
+
+# ---------------------------------------------------------------- weights
 
 
 def parameter_names(model: Network) -> list[str]:
     """The entries of `model.state()` that are trained (the others are buffers)."""
     return [name for name, _ in model.named_parameters()]
-
-
-def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n", otherwise: Weights | None = None) -> Weights:
-    """Σ n_k w_k / Σ n_k over the replies, in id order (`by=None`: each counts 1). `otherwise` if nothing weighs anything.
-
-    The sum is in float64, so it does not depend on the size of the federation; integer buffers are rounded.
-    """
-    share = {id: 1.0 if by is None else float(reply[by]) for id, reply in sorted(replies.items())}
-    total = sum(share.values())
-    if not total:
-        if otherwise is None:
-            raise Mistake(f"no client sent {key} to average: nobody answered, or nobody holds labelled rows.")
-        return otherwise
-    used = {id: replies[id][key] for id, weight in share.items() if weight}
-    first_id, first = next(iter(used.items()))
-    _check(used, first_id, first)
-    out = {}
-    for name, like in first.items():
-        mean = sum(used[id][name].double() * (share[id] / total) for id in used)
-        out[name] = mean.to(like.dtype) if like.is_floating_point() else mean.round().to(like.dtype)
-    return out
-
-
-def _check(used: dict[Any, Weights], first_id: Any, first: Weights) -> None:
-    shapes = {name: (w.shape, w.dtype) for name, w in first.items()}
-    for id, weights in used.items():
-        if {name: (w.shape, w.dtype) for name, w in weights.items()} != shapes:
-            raise Mistake(f"client {id} sent weights of another shape than client {first_id}: do both run the same model?")
-        check_finite(id, weights)
-
-
-def check_finite(id: Any, sent: Weights) -> None:
-    """Refuse what a client sent after its training diverged."""
-    for name, w in sent.items():
-        if w.is_floating_point() and not torch.isfinite(w).all():
-            raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, try a smaller lr.")
 
 
 def subtract(a: Weights, b: Weights) -> Weights:
@@ -106,7 +135,35 @@ def add(a: Weights, b: Weights, scale: float = 1.0) -> Weights:
     return {name: (value + scale * b[name]).to(value.dtype) if name in b else value for name, value in a.items()}
 
 
-def require_finite(model: Network, how: str) -> None:
-    """A model of the server's that diverged would set every row aside, or none."""
-    if not all(w.isfinite().all() for w in model.state().values()):
-        raise Mistake(f"the server's model diverged with its {how}: take a smaller one.")
+def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n", otherwise: Weights | None = None) -> Weights:
+    """Σ n_k w_k / Σ n_k over the replies, in id order (`by=None`: each counts 1). `otherwise` if nothing weighs anything.
+
+    The sum is in float64, so it does not depend on the size of the federation; integer buffers are rounded.
+    """
+    share = {id: 1.0 if by is None else float(reply[by]) for id, reply in sorted(replies.items())}
+    for id, weight in share.items():
+        if not (math.isfinite(weight) and 0 <= weight <= MOST):
+            raise Mistake(f"client {id} cannot count {weight:g} in an average: {by} must be 0 to {MOST}.")
+    total = sum(share.values())
+    if not total:
+        if otherwise is None:
+            raise Mistake(f"no client sent {key} to average: nobody answered, or nobody holds labelled rows.")
+        return otherwise
+    used = {id: replies[id][key] for id, weight in share.items() if weight}
+    first = next(iter(used))
+    for id, weights in used.items():
+        _check(id, weights, first, used[first])
+    out = {}
+    for name, like in used[first].items():
+        mean = sum(used[id][name].double() * (share[id] / total) for id in used)
+        out[name] = mean.to(like.dtype) if like.is_floating_point() else mean.round().to(like.dtype)
+    return out
+
+
+def _check(id: Any, weights: Weights, first_id: Any, first: Weights) -> None:
+    """Of replies that came through `Server.ask` this is known; an average of anything else is no better than its worst part."""
+    if {name: (w.shape, w.dtype) for name, w in weights.items()} != {name: (w.shape, w.dtype) for name, w in first.items()}:
+        raise Mistake(f"client {id} sent weights of another shape than client {first_id}: do both run the same model?")
+    for name, w in weights.items():
+        if w.is_floating_point() and not torch.isfinite(w).all():
+            raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, try a smaller lr.")

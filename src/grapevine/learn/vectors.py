@@ -4,11 +4,14 @@ changed are sent, their positions as numbers or as bits, whichever is shorter.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from grapevine.learn.networks import Network
+from grapevine.core import Network
+from grapevine.core.errors import Mistake
 
 
 class Decomposed:
@@ -22,23 +25,21 @@ class Decomposed:
         if sigma is None:
             sigma = torch.cat([p.detach().flatten().cpu() for p in model.parameters()])
         self.sigma = sigma
-        self.set(psi=torch.zeros_like(sigma) if psi is None else psi)
+        self.psi = torch.zeros_like(sigma) if psi is None else psi
+        self.load()
 
     @torch.no_grad()
-    def set(self, **parts: Tensor) -> None:
-        """New σ or ψ, copied into the network."""
-        for name, vector in parts.items():
-            setattr(self, name, vector)
+    def load(self) -> None:
+        """σ + ψ into the network."""
         theta, at = self.sigma + self.psi, 0
         for p in self.model.parameters():
             p.copy_(theta[at : at + p.numel()].view(p.shape))
             at += p.numel()
 
-    def gradient(self, loss: Tensor) -> Tensor:
-        """∂loss/∂θ, which is ∂loss/∂σ and ∂loss/∂ψ."""
-        grads = torch.autograd.grad(loss, list(self.model.parameters()), allow_unused=True)
-        zeros = (torch.zeros_like(p) if g is None else g for p, g in zip(self.model.parameters(), grads))
-        return torch.cat([g.flatten().cpu() for g in zeros])
+    def gradient(self) -> Tensor:
+        """∂loss/∂θ after a backward pass, which is ∂loss/∂σ and ∂loss/∂ψ."""
+        grads = (torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters())
+        return torch.cat([g.flatten().cpu() for g in grads])
 
     def buffers(self) -> dict[str, Tensor]:
         kept = dict(self.model.named_buffers())
@@ -76,10 +77,28 @@ def is_whole(packed: dict) -> bool:
     return "all" in packed
 
 
+def fits(packed: Any, length: int) -> bool:
+    """Whether these are `differences` of vectors of this length."""
+    if not isinstance(packed, dict) or packed.get("add") is not True or set(packed) - {"values", "add", "index", "bits"}:
+        return False
+    values, at = packed.get("values"), packed.get("index", packed.get("bits"))
+    if not (isinstance(values, Tensor) and isinstance(at, Tensor) and values.dim() == at.dim() == 1):
+        return False
+    if values.dtype != torch.float32:
+        return False
+    if "index" in packed:
+        inside = not len(at) or bool(0 <= at.min() and at.max() < length)
+        return at.dtype == torch.int32 and len(at) == len(values) and inside and "bits" not in packed
+    there = at.dtype == torch.uint8 and len(at) == -(-length // 8)
+    return there and int(np.unpackbits(at.numpy(), count=length).sum()) == len(values)
+
+
 def unpack(packed: dict, before: Tensor | None) -> Tensor:
     """`before` after the changes."""
     if is_whole(packed):
         return packed["all"]
+    if before is None:
+        raise Mistake("only changes were sent, and there is nothing that they would change.")
     if "index" in packed:
         positions = packed["index"].long()
     else:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
-from grapevine.core.errors import Mistake
 from grapevine.core.method import HELD_OUT
-from grapevine.learn import fit
+from grapevine.core.reply import COUNT
+from grapevine.learn import bases, fit
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Alone(Method):
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
     batch: int = param(50, "B", "batch size", least=1)
 
-    @step
+    @step(reveals=dict(n=bases.USED), like=dict(n=COUNT))
     def train(self, client: Client, round: int) -> dict:
         model = client.model(client.memory.get("weights"))
         fit(model, client.data.labelled, self.lr, self.epochs, client.rng("train", round), self.batch)
@@ -62,10 +62,9 @@ class ServerOnly(Method):
     batch: int = param(50, "B", "batch size", least=1)
 
     def check(self, server: Server) -> None:
-        if server.data is None or not len(server.data):
-            raise Mistake("server-only needs labels at the server: say --labels server:500.")
+        bases.own_rows(server)
 
     def round(self, server: Server, state: dict) -> dict:
         model = server.model(state["weights"])
-        fit(model, server.data, self.lr, self.epochs, server.rng("train", state["round"]), self.batch)
+        fit(model, bases.own_rows(server), self.lr, self.epochs, server.rng("train", state["round"]), self.batch)
         return dict(weights=model.state(), round=state["round"] + 1)

@@ -22,13 +22,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine.core import Client, Method, Predict, Server, param, step, wire
+from grapevine.core import Client, Method, Network, Predict, Server, param, step, wire
+from grapevine.core.reply import COUNT, form_of
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, alternate, average, bases
+from grapevine.learn import Weights, alternate, average, bases, passes
+from grapevine.learn.alternate import FixMix
 from grapevine.learn.heads import TwoHeads
 from grapevine.learn.losses import label_contrastive, one_hot
-from grapevine.learn.networks import Network
+
+ROWS = "how many unlabelled rows this party has, used or not; 0 if none of them got a pseudo-label that is used"
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,12 @@ class FedAnchor(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=alternate.REVEALS)
     def statistics(self, client: Client, weights: dict) -> dict:
         """For a model with static normalisation."""
         return alternate.statistics_reply(client, weights)
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n=ROWS, qualified=alternate.QUALIFIED), like=dict(n=COUNT, qualified=COUNT))
     def train(
         self, client: Client, weights: dict, statistics: dict, anchors: Tensor, labels: Tensor, lr: float, round: int
     ) -> dict:
@@ -95,9 +98,8 @@ class FedAnchor(Method):
         fix = torch.nonzero(score > self.threshold).flatten()  # equation 5
         if not len(fix):
             return dict(n=0, qualified=0)
-        mix = self.mix if self.client_mixup else 0.0
-        alternate.fit_fix_mix(model, rows, guess, fix, lr, self.epochs, draw, self.batch, self.momentum, self.weight_decay,
-                              self.clip, mix, self.beta)  # fmt: skip
+        loss = FixMix(model, rows, guess, draw, self.mix if self.client_mixup else 0.0, self.beta)
+        alternate.descend(self, model, loss.batches(fix, self.batch, self.epochs), loss, lr, draw)
         return dict(weights=without_anchor_head(model.state()), n=len(rows), qualified=len(fix))
 
     def similarities(
@@ -130,8 +132,10 @@ class FedAnchor(Method):
         model = wire.size(without_anchor_head(weights))
         server.note(anchor_overhead=100 * wire.size(broadcast) / model)  # table 4
         server.note(anchor_head_overhead=100 * (wire.size(weights) - model) / model)  # goes down, too; not in the paper's
-        replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t, **broadcast)  # 6–9
-        server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
+        form = dict(weights=form_of(without_anchor_head(weights)))
+        told = dict(weights=weights, statistics=statistics, lr=lr, round=t, **broadcast)
+        replies = server.ask(self.train, to=chosen, form=lambda id: form, **told)  # lines 6–9
+        alternate.note_qualified(server, replies)
         bases.note_diversity(server, bases.moves(replies, without_anchor_head(weights)))
         weights = {**weights, **average(replies, otherwise={})}  # line 10
         weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)  # line 11
@@ -140,7 +144,7 @@ class FedAnchor(Method):
 
     def anchors(self, server: Server, weights: Weights, statistics: dict) -> dict[str, Tensor]:
         """What clients compare their rows with: unit vectors of the anchors and their labels, or a mean of them per class."""
-        model, rows = alternate.loaded(server.model(weights), statistics), server.data
+        model, rows = alternate.loaded(server.model(weights), statistics), bases.own_rows(server)
         width = self.width if self.contrastive else model.features_dim
         z = F.normalize(alternate.outputs(lambda x: self.latent(model, x), rows, rows.inputs, width), dim=1)
         labels = rows.y.to(torch.int16)
@@ -150,12 +154,11 @@ class FedAnchor(Method):
 
     def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
         """ServerTraining: an epoch of L_s and one of L_c, in turns."""
-        model, rows, draw = server.model(weights), server.data, server.rng(name, t)
+        model, rows, draw = server.model(weights), bases.own_rows(server), server.rng(name, t)
+        loss = FixMix(model, rows, rows.y, draw, self.mix if self.server_mixup else 0.0, self.beta, self.server_strong)
         batch = alternate.server_batch(self.server_batch, len(rows))
         for _ in range(epochs):
-            alternate.fit_fix_mix(model, rows, rows.y, torch.arange(len(rows)), lr, 1, draw, batch, self.momentum,
-                                  self.weight_decay, self.clip, self.mix if self.server_mixup else 0.0, self.beta,
-                                  self.server_strong)  # fmt: skip
+            alternate.descend(self, model, loss.batches(torch.arange(len(rows)), batch, 1), loss, lr, draw)
             if self.contrastive:
                 self._contrast(model, rows, lr, draw, self.contrastive_batch or max(50, 10 * len(server.classes)))
         return model.state()
@@ -163,12 +166,13 @@ class FedAnchor(Method):
     def _contrast(self, model: TwoHeads, rows: Rows, lr: float, draw: torch.Generator, batch: int) -> None:
         """One epoch of equation 2."""
         views = Views(rows)
-        optimiser = alternate.sgd(model, lr, self.momentum, self.weight_decay)
-        for at in torch.randperm(len(rows), generator=draw).split(batch):
+
+        def loss(at: Tensor) -> Tensor:
             f = model.features(views.weak(at, draw))
             z = model.anchor(f.detach() if self.head_only else f)
-            loss = label_contrastive(z, rows.y[at].to(z.device), self.temperature, self.per_class)
-            alternate.descend(model, optimiser, loss, self.clip)
+            return label_contrastive(z, rows.y[at].to(z.device), self.temperature, self.per_class)
+
+        alternate.descend(self, model, passes(len(rows), batch, 1, draw), loss, lr, draw)
 
     # ------------------------------------------------------------ prediction
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, fit
 
 
@@ -32,13 +33,15 @@ class FedAvg(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT))
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """ClientUpdate(k, w)."""
-        model = client.model(weights)
-        rows = client.data.labelled
-        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, self.momentum, self.weight_decay)
+        model, rows = client.model(weights), client.data.labelled
+        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, **self._sgd())
         return dict(weights=model.state(), n=len(rows))
+
+    def _sgd(self) -> dict[str, float]:
+        return dict(momentum=self.momentum, weight_decay=self.weight_decay)
 
     def round(self, server: Server, state: dict) -> dict:
         chosen = server.sample(state["round"])  # S_t
@@ -76,5 +79,5 @@ class Supervised(FedAvg):
 
     def _at_server(self, server: Server, weights: dict, epochs: int, name: str) -> dict:
         model = server.model(weights)
-        fit(model, server.data, self.lr, epochs, server.rng(name), self.server_batch, self.momentum, self.weight_decay)
+        fit(model, bases.own_rows(server), self.lr, epochs, server.rng(name), self.server_batch, **self._sgd())
         return model.state()

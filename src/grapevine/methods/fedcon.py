@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Predict, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, alternate, average
+from grapevine.learn import Weights, alternate, average, bases, passes, train
 from grapevine.learn.heads import Projected
 from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy, ema_, sigmoid_rampup
-from grapevine.learn.networks import Network
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class FedCon(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party has no rows"), like=dict(weights="backbone", n=range(2)))
     def train(self, client: Client, backbone: dict, round: int) -> dict:
         """LocalUpdate: the backbone, the own projector and target."""
         rows, draw = client.data.unlabelled, client.rng("train", round)
@@ -65,18 +64,16 @@ class FedCon(Method):
         model, target = client.model(), client.model()
         first = model.state()
         kept = client.memory.get("byol", dict(projector={}, target=backbone))
-        model.load({**first, **backbone, **kept["projector"]}).train()
+        model.load({**first, **backbone, **kept["projector"]})
         target.load({**first, **kept["target"]}).train()  # it normalises by its batches too
-        model.use_rng(draw)
         target.use_rng(draw)
         views = Views(rows)
-        optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
-        for _ in range(self.epochs):
-            for at in torch.randperm(len(rows), generator=draw).split(self.batch):
-                optimiser.zero_grad()
-                contrast(model, target, views.strong(at, draw), views.strong(at, draw)).backward()
-                optimiser.step()
-                ema_(target.features, model.features, self.ema)
+        train(
+            model, passes(len(rows), self.batch, self.epochs, draw),
+            lambda at: contrast(model, target, views.strong(at, draw), views.strong(at, draw)),
+            torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay), draw,
+            after=lambda: ema_(target.features, model.features, self.ema),
+        )  # fmt: skip
         trained = model.state()
         client.memory["byol"] = dict(projector=part(trained, "projector."), target=part(target.state(), "features."))
         return dict(weights=part(trained, "features."), n=1)
@@ -96,26 +93,24 @@ class FedCon(Method):
         return dict(weights=self._at_server(server, weights, t, "train"), round=t + 1)
 
     def _at_server(self, server: Server, weights: Weights, t: int, name: str) -> Weights:
-        model = server.model()
-        model.load({**model.state(), **weights}).train()
-        rows, draw = server.data, server.rng(name, t)
-        model.use_rng(draw)
+        model, rows, draw = server.model(), bases.own_rows(server), server.rng(name, t)
+        model.load({**model.state(), **weights})
         views, weight = Views(rows), sigmoid_rampup(t, self.ramp)
+
+        def loss(at: Tensor) -> Tensor:
+            y = rows.y[at].to(rows.device)
+            return consistent(model, views.strong(at, draw), views.strong(at, draw), y, weight)
+
         optimiser = torch.optim.SGD(model.parameters(), self.server_lr, self.server_momentum)
-        for _ in range(self.server_epochs):
-            for at in torch.randperm(len(rows), generator=draw).split(self.server_batch):
-                optimiser.zero_grad()
-                y = rows.y[at].to(rows.device)
-                consistent(model, views.strong(at, draw), views.strong(at, draw), y, weight).backward()
-                optimiser.step()
+        train(model, passes(len(rows), self.server_batch, self.server_epochs, draw), loss, optimiser, draw)
         trained = model.state()
         return {name: trained[name] for name in weights}
 
-    def predictor(self, model: Network, shared: dict):
+    def predictor(self, model: Network, shared: dict) -> Predict:
         return super().predictor(model, dict(weights={**model.state(), **shared["weights"]}))
 
 
-def contrast(model: Network, target: Network, a: Tensor, b: Tensor) -> Tensor:
+def contrast(model: Projected, target: Projected, a: Tensor, b: Tensor) -> Tensor:
     """The client's loss: each view's projection predicts the target's features of the other."""
     with torch.no_grad():
         za, zb = target.features(a), target.features(b)

@@ -19,20 +19,25 @@ labels. Buffers of normalisation layers, which the paper's network lacks, are se
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Id, Method, Predict, Server, param, rng, step
+from grapevine.core import Client, Id, Method, Network, Predict, Server, param, rng, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import average, bases, check_finite, pseudo, require_finite, vectors
+from grapevine.learn import average, bases, passes, pseudo, train, vectors
 from grapevine.learn.losses import consistency_kl, cross_entropy
-from grapevine.learn.networks import Network
 from grapevine.learn.vectors import Decomposed
 
+CHANGED = f"the entries that changed most; {bases.MODEL}"
+BUFFERS = "means and variances of activations over batches of this party's rows"
+VECTOR = "the class probabilities that the trained model gives to an image of noise"
 AT_CLIENTS = dict(l1=1e-4, zero=5e-6, cut=5e-5, batch=10, patience=5)
 AT_SERVER = dict(l1=1e-5, zero=1e-5, cut=1e-5, batch=100, patience=20)
 
@@ -78,7 +83,10 @@ class FedMatch(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(
+        reveals=dict(sigma=CHANGED, psi=CHANGED, buffers=BUFFERS, vector=VECTOR, n=bases.HELD),
+        like=dict(buffers="buffers", n=COUNT),
+    )
     def train(self, client: Client, sigma: dict, psi: dict, helpers: dict, buffers: dict, at_server: bool, noise_seed: int,
               round: int) -> dict:  # fmt: skip
         told = self.setting(at_server)
@@ -106,52 +114,58 @@ class FedMatch(Method):
     def learn(self, client: Client, local: Decomposed, helpers: list[Network], told: dict, round: int) -> None:
         """LocalUpdate: in every step first σ, then ψ."""
         data, draw = client.data, client.rng("train", round)
-        local.model.train()
-        local.model.use_rng(draw)
         rate = client.memory.get("rate", dict(lr=self.lr, lowest=math.inf, left=told["patience"]))
         L, U = len(data.labelled), len(data.unlabelled)
         steps = -(-L // told["batch"]) if L else -(-U // told["batch"])
         views, labels, used = Views(data.unlabelled), torch.full((U,), -1), torch.zeros(U, dtype=torch.bool)
-        total = 0.0
-        for _ in range(self.epochs):
-            each_l, each_u = (torch.randperm(count, generator=draw).tensor_split(steps) for count in (L, U))
-            for a, b in zip(each_l, each_u):
-                if len(a):
-                    total += self.step_sigma(local, data.labelled, a, rate["lr"]) / (steps * self.epochs)
-                labels[b], used[b] = self.step_psi(local, helpers, views, b, told["l1"], rate["lr"], draw)
+        turns, losses = Turns(local, rate["lr"], told["l1"], self.l2), list[float]()
+
+        def batches() -> Iterator[tuple[str, Tensor]]:
+            for _ in range(self.epochs):
+                each_l, each_u = (torch.randperm(count, generator=draw).tensor_split(steps) for count in (L, U))
+                for a, b in zip(each_l, each_u):
+                    yield from [("sigma", a), ("psi", b)] if len(a) else [("psi", b)]
+
+        def loss(batch: tuple[str, Tensor]) -> Tensor:
+            turns.part, at = batch
+            if turns.part == "sigma":
+                return self.loss_sigma(local, data.labelled, at, losses)
+            value, labels[at], used[at] = self.loss_psi(local, helpers, views, at, draw)
+            return value
+
+        train(local.model, batches(), loss, turns, draw)
         client.judge(labels, used)
         if L:
+            total = sum(value / (steps * self.epochs) for value in losses)
             client.memory["rate"] = pseudo.plateau(rate, total, told["patience"])
 
-    def step_sigma(self, local: Decomposed, rows: Rows, at: Tensor, lr: float) -> float:
-        """One step of σ on L_s; the cross-entropy before it."""
+    def loss_sigma(self, local: Decomposed, rows: Rows, at: Tensor, losses: list[float]) -> Tensor:
+        """L_s; the cross-entropy itself is added to the losses."""
         x, y = rows.batch(at)
         loss = cross_entropy(local.model(x), y)
-        local.set(sigma=local.sigma - lr * local.gradient(self.supervised * loss))
-        return loss.item()
+        losses.append(loss.item())
+        return self.supervised * loss
 
-    def step_psi(self, local: Decomposed, helpers: list[Network], views: Views, at: Tensor, l1: float, lr: float,
-                 draw: torch.Generator) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """One step of ψ on L_u; the labels of the rows, and which were confident."""
+    def loss_psi(
+        self, local: Decomposed, helpers: list[Network], views: Views, at: Tensor, draw: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """L_u without its penalties; the labels of the rows, and which were confident."""
         labels, sure = torch.full((len(at),), -1), torch.zeros(len(at), dtype=torch.bool)
-        g = torch.zeros_like(local.psi)
         if len(at):
             logits = local.model(views.plain(at))
             p = torch.softmax(logits.detach(), 1)
             labels, sure = p.argmax(1).cpu(), (p.amax(1) >= self.threshold).cpu()
-        if sure.any():
-            kept = at[sure]
-            with torch.no_grad():
-                answers = [torch.softmax(helper(views.plain(kept)), 1) for helper in helpers]
-            y = pseudo.vote(p[sure.to(p.device)], answers, self.preset)
-            loss = self.agreement * cross_entropy(local.model(views.strong(kept, draw)), y)
-            for answer in answers:
-                loss = loss + self.consistency / len(answers) * consistency_kl(logits[sure.to(p.device)], answer)
-            g = local.gradient(loss)
-            labels[sure] = y.cpu()
-        g = g + l1 * local.psi.sign() + 2 * self.l2 * (local.psi - local.sigma)
-        local.set(psi=local.psi - lr * g)
-        return labels, sure
+        if not sure.any():  # the penalties alone
+            return sum((0 * w.sum() for w in local.model.parameters()), torch.zeros(())), labels, sure
+        kept = at[sure]
+        with torch.no_grad():
+            answers = [torch.softmax(helper(views.plain(kept)), 1) for helper in helpers]
+        y = pseudo.vote(p[sure.to(p.device)], answers, self.preset)
+        loss = self.agreement * cross_entropy(local.model(views.strong(kept, draw)), y)
+        for answer in answers:
+            loss = loss + self.consistency / len(answers) * consistency_kl(logits[sure.to(p.device)], answer)
+        labels[sure] = y.cpu()
+        return loss, labels, sure
 
     @torch.no_grad()
     def embed(self, client: Client, local: Decomposed, noise_seed: int) -> Tensor:
@@ -176,12 +190,13 @@ class FedMatch(Method):
         t, at_server = state["round"], bases.has_rows(server)
         if at_server:
             state = self.at_server(server, state)
-        each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}
-        asked = server.ask(self.train, each=each, buffers=state["buffers"], at_server=at_server, noise_seed=server.seed, round=t)
-        replies = {id: r for id, r in asked.items() if r["n"]}
-        for id, r in replies.items():
-            check_finite(id, {part: r[part]["values"] for part in ("sigma", "psi") if part in r})
         zero = torch.zeros_like(state["psi"])
+        packed = partial(vectors.fits, length=len(zero))
+        form = {"psi": packed, "sigma?": packed, "vector": Array("float32", (len(server.classes),))}
+        each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}
+        same = dict(buffers=state["buffers"], at_server=at_server, noise_seed=server.seed, round=t)
+        asked = server.ask(self.train, each=each, form=lambda id: form, **same)
+        replies = {id: r for id, r in asked.items() if r["n"]}
         moved = {part: {id: vectors.unpack(r[part], zero) for id, r in replies.items() if part in r} for part in ("sigma", "psi")}
         bases.note_diversity(server, [dict(theta=psi + moved["sigma"].get(id, zero)) for id, psi in moved["psi"].items()])
         new = dict(state, round=t + 1, changed=dict(state["changed"]))
@@ -209,16 +224,11 @@ class FedMatch(Method):
 
     def at_server(self, server: Server, state: dict) -> dict:
         """Algorithm 2: σ on the server's labels, before the clients."""
-        t, told = state["round"], self.setting(True)
+        t, told, rows, draw = state["round"], self.setting(True), bases.own_rows(server), server.rng("train", state["round"])
         local = Decomposed(server.model(), state["sigma"], state["psi"], state["buffers"])
-        local.model.train()
-        draw = server.rng("train", t)
-        local.model.use_rng(draw)
-        losses = []
-        for _ in range(self.epochs):
-            for at in torch.randperm(len(server.data), generator=draw).split(told["batch"]):
-                losses.append(self.step_sigma(local, server.data, at, state["rate"]["lr"]))
-        require_finite(local.model, f"lr of {self.lr:g}")
+        turns, losses = Turns(local, state["rate"]["lr"], told["l1"], self.l2), list[float]()
+        batches = passes(len(rows), told["batch"], self.epochs, draw)
+        train(local.model, batches, lambda at: self.loss_sigma(local, rows, at, losses), turns, draw)
         changed = dict(state["changed"], sigma=vectors.stamp(local.sigma != state["sigma"], t, state["changed"]["sigma"]))
         rate = pseudo.plateau(state["rate"], sum(losses) / len(losses), told["patience"])
         return dict(state, sigma=local.sigma, buffers=local.buffers(), changed=changed, rate=rate)
@@ -245,6 +255,27 @@ class FedMatch(Method):
         buffers = shared.get("buffers", {})  # a saved model has none if they are empty
         model = Decomposed(model, shared["sigma"], shared["psi"], buffers).model.eval()
         return lambda x: torch.softmax(model(x), 1)
+
+
+@dataclass
+class Turns:
+    """Plain SGD of σ or of ψ, whichever it is the turn of; ψ has the gradients of its penalties besides."""
+
+    local: Decomposed
+    lr: float
+    l1: float
+    l2: float
+    part: str = "sigma"
+
+    def zero_grad(self) -> None:
+        self.local.model.zero_grad()
+
+    def step(self) -> None:
+        local, g = self.local, self.local.gradient()
+        if self.part == "psi":
+            g = g + self.l1 * local.psi.sign() + 2 * self.l2 * (local.psi - local.sigma)
+        setattr(local, self.part, getattr(local, self.part) - self.lr * g)
+        local.load()
 
 
 def noise(rows: Rows, draw: torch.Generator) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, fit, pull
 
 
@@ -29,7 +30,7 @@ class FedProx(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT))
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """line 6: w_k ≈ argmin_w h_k(w; wᵗ) = F_k(w) + μ/2 · ‖w − wᵗ‖²."""
         model = client.model(weights)

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine.core import Client, Id, Method, Server, param, step
+from grapevine.core import Client, Id, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
-from grapevine.learn import average, bases, subtract
-from grapevine.learn.networks import Network
+from grapevine.learn import average, bases, subtract, train
 from grapevine.learn.normalisation import with_group_norm
-from grapevine.methods.fixmatch import cosine, fit_fixmatch, none_of
+from grapevine.learn.training import nesterov
+from grapevine.methods.fixmatch import FixMatchLoss, cosine, none_of
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,18 @@ class FedRGD(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party took no step"), like=dict(weights="weights", n=range(2)))
     def train(self, client: Client, weights: dict, lr: float, round: int) -> dict:
         model, data = client.model(weights), client.data
-        done = self._fit(model, data.labelled, data.unlabelled, lr, client.rng("train", round))
-        client.judge(done.labels, done.used)
-        return dict(weights=model.state(), n=1) if done.steps else dict(n=0)
+        loss = FixMatchLoss(model, data.labelled, data.unlabelled, self.threshold, self.weight, client.rng("train", round))
+        steps = self._fit(loss, lr)
+        client.judge(loss.guessed, loss.used)
+        return dict(weights=model.state(), n=1) if steps else dict(n=0)
 
-    def _fit(self, model, labelled, unlabelled, lr, draw):
-        steps = self.period if len(labelled) or len(unlabelled) else 0
-        return fit_fixmatch(model, labelled, unlabelled, lr, steps, draw, self.batch, 1, self.threshold, self.weight,
-                            self.momentum, self.weight_decay)  # fmt: skip
+    def _fit(self, loss: FixMatchLoss, lr: float) -> int:
+        steps = self.period if len(loss.labelled) or len(loss.unlabelled) else 0
+        optimiser = nesterov(loss.model, lr, self.momentum, self.weight_decay)
+        return train(loss.model, loss.batches(self.batch, 1, steps), loss, optimiser, loss.rng)
 
     # ------------------------------------------------------------ server
 
@@ -80,8 +81,8 @@ class FedRGD(Method):
         bases.note_diversity(server, [subtract(r["weights"], groups[of[id]]) for id, r in replies.items()])
         own = {}
         if bases.has_rows(server):
-            model = server.model(state["weights"])
-            self._fit(model, server.data, none_of(server.data), lr, server.rng("train", t))
+            model, rows = server.model(state["weights"]), bases.own_rows(server)
+            self._fit(FixMatchLoss(model, rows, none_of(rows), self.threshold, self.weight, server.rng("train", t)), lr)
             own = dict(weights=model.state(), n=1)
         new = {}
         for g, before in groups.items():

@@ -18,17 +18,18 @@ the server it trains on them in the same way after every average.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
+from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, average, bases, pseudo, subtract
+from grapevine.learn import Weights, average, bases, pseudo, subtract, train
 from grapevine.learn.losses import consistency_kl, cross_entropy, ema_, sigmoid_rampup
-from grapevine.learn.networks import Network
 from grapevine.methods.fixmatch import none_of
 
 REMEMBERED = 1000  # divergences of the past that the threshold is a quantile of: the code's hundred clients of about ten layers
@@ -56,9 +57,18 @@ class FedSiam(Method):
     ratio: int = param(3, "", "unlabelled rows in a batch for each labelled one", least=1)
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
+    def reply_form(self) -> dict:
+        """With upload=layers one version of each layer is sent, and how far apart the two are."""
+        both = self.upload == "both" or self.preset == "code"
+        apart = dict(apart=Array("float64", (None,))) if self.upload == "layers" else {}
+        return dict(student="student", **(dict(teacher="teacher") if both else {}), **apart, n=COUNT)
+
     # ------------------------------------------------------------ client
 
-    @step
+    @step(
+        reveals=dict(student=bases.MODEL, teacher=bases.MODEL, apart="how far apart the two are in each layer", n=bases.HELD),
+        like=lambda method: method.reply_form(),
+    )
     def train(self, client: Client, student: dict, teacher: dict, follow: bool, threshold: float, round: int) -> dict:
         data, times = client.data, client.memory.get("times", 0) + 1
         client.memory["times"] = times
@@ -79,30 +89,30 @@ class FedSiam(Method):
     def siamese(self, model: Network, mean: Network, labelled: Rows, unlabelled: Rows, times: int, follow: bool,
                 draw: torch.Generator) -> Tensor:  # fmt: skip
         """Train the student and move the teacher after it; the teacher's last labels of the unlabelled rows."""
-        for network in (model, mean):
-            network.train()
-            network.use_rng(draw)
-        own, others = Views(labelled), Views(unlabelled)
+        mean.train()
+        mean.use_rng(draw)
+        own, others, code = Views(labelled), Views(unlabelled), self.preset == "code"
+        guessed = torch.full((len(unlabelled),), -1)
+
+        def loss(batch: tuple[Tensor, Tensor], rise: float) -> Tensor:
+            a, b = batch
+            with torch.no_grad():
+                target = torch.softmax(mean(torch.cat([own.weak(a, draw), others.weak(b, draw)])), 1)
+            logits = model(torch.cat([own.weak(a, draw), others.weak(b, draw)]))
+            guessed[b] = target[len(a) :].argmax(1).cpu()
+            share = len(a) / len(logits) if code else 1.0
+            y = labelled.y[a].to(logits.device)
+            return share * cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)
+
         optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         steps = pseudo.epoch_steps(len(labelled), len(unlabelled), self.batch, self.ratio)
         batches = pseudo.streams(len(labelled), len(unlabelled), self.batch, self.ratio, draw)
-        guessed = torch.full((len(unlabelled),), -1)
         for e in range(self.epochs):
             # Local epochs of this client, this one included; the authors count from its second participation.
-            done = (times - (self.preset != "code")) * self.epochs + e + 1
-            rise = sigmoid_rampup(done if self.preset == "code" else times, self.ramp)
-            decay = 0.0 if follow else min(1 - 1 / (done + 1), self.ema)
-            for a, b in islice(batches, steps):
-                with torch.no_grad():
-                    target = torch.softmax(mean(torch.cat([own.weak(a, draw), others.weak(b, draw)])), 1)
-                logits = model(torch.cat([own.weak(a, draw), others.weak(b, draw)]))
-                y = labelled.y[a].to(logits.device)
-                optimiser.zero_grad()
-                share = len(a) / len(logits) if self.preset == "code" else 1.0
-                (share * cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)).backward()
-                optimiser.step()
-                ema_(mean, model, decay)
-                guessed[b] = target[len(a) :].argmax(1).cpu()
+            done = (times - (not code)) * self.epochs + e + 1
+            rise = sigmoid_rampup(done if code else times, self.ramp)
+            follows = partial(ema_, mean, model, 0.0 if follow else min(1 - 1 / (done + 1), self.ema))
+            train(model, islice(batches, steps), partial(loss, rise=rise), optimiser, draw, after=follows)
         return guessed
 
     # ------------------------------------------------------------ server
@@ -124,7 +134,8 @@ class FedSiam(Method):
         teacher = student if alone else average(replies, "teacher", by, otherwise=state["teacher"])
         if bases.has_rows(server):
             model, mean = server.model(student), server.model(teacher)
-            self.siamese(model, mean, server.data, none_of(server.data), t + 1, follow, server.rng("train", t))
+            rows = bases.own_rows(server)
+            self.siamese(model, mean, rows, none_of(rows), t + 1, follow, server.rng("train", t))
             student, teacher = model.state(), mean.state()
         apart = state["apart"]
         if layers and not follow:

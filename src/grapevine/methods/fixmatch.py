@@ -14,22 +14,21 @@ would). Models are averaged by the clients' numbers of rows; a client that took 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import bases, pseudo
+from grapevine.learn import bases, pseudo, train
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.losses import pseudo_labels as likeliest
-from grapevine.learn.networks import Network
+from grapevine.learn.training import Adjust, nesterov
 
 
 @dataclass(frozen=True)
@@ -59,27 +58,26 @@ class FixMatch(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(bases.UPDATE, n=bases.HELD), like=bases.like)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
-        data = client.data
+        data, draw = client.data, client.rng("train", round)
         teacher = client.model(weights).eval() if self.pseudo_labels == "global" else None
-        taken = {}
+        n, taken = len(data.labelled) + len(data.unlabelled), 0
 
-        def train(model: Network, adjust: Callable | None) -> int:
+        def descend(model: Network, adjust: Adjust | None) -> int:
+            nonlocal taken
             steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, self.ratio)
-            done = self._fit(model, data.labelled, data.unlabelled, lr, steps, client.rng("train", round), teacher, adjust)
-            client.judge(done.labels, done.used)
-            taken["steps"] = done.steps
-            return done.steps
+            loss = FixMatchLoss(model, data.labelled, data.unlabelled, self.threshold, self.weight, draw, teacher)
+            taken = self._fit(loss, lr, steps, adjust)
+            client.judge(loss.guessed, loss.used)
+            return taken
 
-        n = len(data.labelled) + len(data.unlabelled)
-        reply = bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
-        return reply if taken["steps"] else dict(n=0)
+        reply = bases.client_update(client, self.base, weights, control, round, lr, self.mu, descend, n)
+        return reply if taken else dict(n=0)
 
-    def _fit(self, model: Network, labelled: Rows, unlabelled: Rows, lr: float, steps: int, draw: torch.Generator,
-             teacher: Network | None = None, adjust: Callable | None = None) -> Outcome:  # fmt: skip
-        return fit_fixmatch(model, labelled, unlabelled, lr, steps, draw, self.batch, self.ratio, self.threshold, self.weight,
-                            self.momentum, self.weight_decay, teacher, adjust)  # fmt: skip
+    def _fit(self, loss: FixMatchLoss, lr: float, steps: int, adjust: Adjust | None = None) -> int:
+        optimiser = nesterov(loss.model, lr, self.momentum, self.weight_decay)
+        return train(loss.model, loss.batches(self.batch, self.ratio, steps), loss, optimiser, loss.rng, adjust)
 
     # ------------------------------------------------------------ server
 
@@ -97,68 +95,59 @@ class FixMatch(Method):
         return dict(state, **new, round=t + 1)
 
     def _at_server(self, server: Server, weights: dict, lr: float, t: int) -> dict:
-        model, rows = server.model(weights), server.data
-        steps = self.server_epochs * pseudo.epoch_steps(len(rows), 0, self.batch, self.ratio)
-        self._fit(model, rows, none_of(rows), lr, steps, server.rng("train", t))
+        model, rows = server.model(weights), bases.own_rows(server)
+        loss = FixMatchLoss(model, rows, none_of(rows), self.threshold, self.weight, server.rng("train", t))
+        self._fit(loss, lr, self.server_epochs * pseudo.epoch_steps(len(rows), 0, self.batch, self.ratio))
         return model.state()
 
 
 # ---------------------------------------------------------------- FixMatch itself, for any method
 
 
-class Outcome(NamedTuple):
-    """The steps taken; the last label that every unlabelled row was given (−1: none), and whether it was confident."""
+@dataclass
+class FixMatchLoss:
+    """Algorithm 1: mean H(y, p(x)) + λ_u · mean 1[max q ≥ τ] H(argmax q, p(strong)) with q = p(weak).
 
-    steps: int
-    labels: Tensor
-    used: Tensor
-
-
-def fit_fixmatch(
-    model: Network, labelled: Rows, unlabelled: Rows, lr: float, steps: int, draw: torch.Generator, batch: int, ratio: int,
-    threshold: float, weight: float, momentum: float, weight_decay: float, teacher: Network | None = None,
-    adjust: Callable[[Network], None] | None = None,
-) -> Outcome:  # fmt: skip
-    """SGD on Algorithm 1's loss. Either kind of rows may be missing."""
-    model.train()
-    model.use_rng(draw)
-    own, others = Views(labelled), Views(unlabelled)
-    optimiser = torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
-    labels, used = torch.full((len(unlabelled),), -1), torch.zeros(len(unlabelled), dtype=torch.bool)
-    taken = 0
-    for a, b in islice(pseudo.streams(len(labelled), len(unlabelled), batch, ratio, draw), steps):
-        x, y = own.weak(a, draw), labelled.y[a].to(labelled.device)
-        loss, labels_b, sure = fixmatch_loss(
-            model, x, y, others.weak(b, draw), others.strong(b, draw), threshold, weight, teacher
-        )
-        labels[b], used[b] = labels_b.cpu(), sure.cpu()
-        if not len(a) and not sure.any():
-            continue
-        optimiser.zero_grad()
-        loss.backward()
-        if adjust:
-            adjust(model)
-        optimiser.step()
-        taken += 1
-    return Outcome(taken, labels, used)
-
-
-def fixmatch_loss(
-    model: Network, x: Tensor, y: Tensor, weak: Tensor, strong: Tensor, threshold: float, weight: float,
-    teacher: Network | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """mean H(y, p(x)) + λ_u · mean 1[max q ≥ τ] H(argmax q, p(strong)) with q = p(weak); the labels; which are confident.
-
-    One forward pass, as the authors have it, so that batch normalisation sees labelled and unlabelled rows together.
+    Either kind of rows may be missing; where nothing is labelled and nothing confident there is no loss.
+    The labels come from the model itself, or from a teacher. `guessed` is the last one that every unlabelled row was given (−1:
+    none), `used` whether it was confident.
     """
-    if teacher is None:
-        logits, q, taught = model(torch.cat([x, weak, strong])).split([len(x), len(weak), len(strong)])
-    else:
-        logits, taught = model(torch.cat([x, strong])).split([len(x), len(strong)])
-        with torch.no_grad():
-            q = teacher(weak)
-    labels, sure, _ = likeliest(q, threshold, logits=True)
-    return cross_entropy(logits, y) + weight * cross_entropy(taught, labels, sure), labels, sure
+
+    model: Network
+    labelled: Rows
+    unlabelled: Rows
+    threshold: float
+    weight: float
+    rng: torch.Generator
+    teacher: Network | None = None
+
+    def __post_init__(self) -> None:
+        self.guessed = torch.full((len(self.unlabelled),), -1)
+        self.used = torch.zeros(len(self.unlabelled), dtype=torch.bool)
+
+    def batches(self, batch: int, ratio: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return islice(pseudo.streams(len(self.labelled), len(self.unlabelled), batch, ratio, self.rng), steps)
+
+    def __call__(self, batch: tuple[Tensor, Tensor]) -> Tensor | None:
+        (a, b), own, others = batch, Views(self.labelled), Views(self.unlabelled)
+        x, y = own.weak(a, self.rng), self.labelled.y[a].to(self.labelled.device)
+        loss, labels, sure = self.of(x, y, others.weak(b, self.rng), others.strong(b, self.rng))
+        self.guessed[b], self.used[b] = labels.cpu(), sure.cpu()
+        return loss if len(a) or sure.any() else None
+
+    def of(self, x: Tensor, y: Tensor, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, the labels, and which are confident.
+
+        One forward pass, as the authors have it, so that batch normalisation sees labelled and unlabelled rows together.
+        """
+        if self.teacher is None:
+            logits, q, taught = self.model(torch.cat([x, weak, strong])).split([len(x), len(weak), len(strong)])
+        else:
+            logits, taught = self.model(torch.cat([x, strong])).split([len(x), len(strong)])
+            with torch.no_grad():
+                q = self.teacher(weak)
+        labels, sure, _ = likeliest(q, self.threshold, logits=True)
+        return cross_entropy(logits, y) + self.weight * cross_entropy(taught, labels, sure), labels, sure
 
 
 def cosine(lr: float, t: int, rounds: int) -> float:

@@ -9,18 +9,17 @@ client without labels has the unlabelled loss alone. Models are averaged by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import bases, pseudo
+from grapevine.learn import bases, pseudo, train
 from grapevine.learn.losses import consistency_mse, cross_entropy, mixup, one_hot, sharpen
-from grapevine.learn.networks import Network
+from grapevine.learn.training import Adjust
 
 
 @dataclass(frozen=True)
@@ -45,32 +44,30 @@ class MixMatch(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=bases.like)
     def train(self, client: Client, weights: dict, weight: float, round: int) -> dict:
         data, draw = client.data, client.rng("train", round)
+        n, classes = len(data.labelled) + len(data.unlabelled), len(data.classes)
 
-        def train(model: Network, adjust: Callable | None) -> int:
-            model.train()
-            model.use_rng(draw)
-            own, others = (Views(rows) for rows in (data.labelled, data.unlabelled))
-            optimiser = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
-            steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, 1)
+        def descend(model: Network, adjust: Adjust | None) -> int:
+            own, others = Views(data.labelled), Views(data.unlabelled)
             guessed = torch.full((len(data.unlabelled),), -1)
-            for a, b in islice(pseudo.streams(len(data.labelled), len(data.unlabelled), self.batch, 1, draw), steps):
-                x, y = own.weak(a, draw), one_hot(data.labelled.y[a], len(client.data.classes)).to(data.labelled.device)
-                u = [others.weak(b, draw) for _ in range(self.views)]
-                loss, q = self.loss(model, x, y, u, weight, draw)
+
+            def loss(batch: tuple[Tensor, Tensor]) -> Tensor:
+                a, b = batch
+                x, y = own.weak(a, draw), one_hot(data.labelled.y[a], classes).to(data.labelled.device)
+                value, q = self.loss(model, x, y, [others.weak(b, draw) for _ in range(self.views)], weight, draw)
                 guessed[b] = q.argmax(1).cpu()
-                optimiser.zero_grad()
-                loss.backward()
-                if adjust:
-                    adjust(model)
-                optimiser.step()
+                return value
+
+            steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, 1)
+            batches = islice(pseudo.streams(len(data.labelled), len(data.unlabelled), self.batch, 1, draw), steps)
+            optimiser = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
+            train(model, batches, loss, optimiser, draw, adjust)
             client.judge(guessed)
             return steps
 
-        n = len(data.labelled) + len(data.unlabelled)
-        return bases.client_update(client, self.base, weights, {}, round, self.lr, self.mu, train, n) if n else dict(n=0)
+        return bases.client_update(client, self.base, weights, {}, round, self.lr, self.mu, descend, n) if n else dict(n=0)
 
     def loss(
         self, model: Network, x: Tensor, y: Tensor, u: list[Tensor], weight: float, draw: torch.Generator
@@ -79,7 +76,7 @@ class MixMatch(Method):
         q = y.new_zeros(0, y.shape[1])
         if len(u[0]):
             with torch.no_grad():
-                q = sum(torch.softmax(model(view), 1) for view in u) / len(u)  # line 7
+                q = sum((torch.softmax(model(view), 1) for view in u), torch.zeros(())) / len(u)  # line 7
             q = sharpen(q, self.temperature)  # line 8
         # Lines 10 to 14: W is all of X̂ and Û in another order; rows i of X̂ and of Û are mixed with W_i.
         mixed, (p, other), share = mixup(torch.cat([x, *u]), torch.cat([y, *[q] * len(u)]), draw, self.alpha, nearer=True)

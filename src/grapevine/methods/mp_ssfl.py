@@ -23,15 +23,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import COUNT, Form
 from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
-from grapevine.learn import average, fit, require_finite
-from grapevine.learn.networks import Network
+from grapevine.learn import average, bases, fit
+from grapevine.learn.training import fit_finite
 
 KEPT, MENDED, ASIDE = 0, 1, 2
 ACTIONS = ("kept", "mended", "set aside")
+COUNTS = "how many rows were kept, mended and set aside"
+
+
+def told_counts(counts: bool) -> dict[str, Form]:
+    """The form of what `decide` answers."""
+    return dict(counts=dict.fromkeys(ACTIONS, COUNT)) if counts else {}
 
 
 def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -76,8 +83,7 @@ def probabilities(model: Network, rows: Rows, known: Tensor, batch: int = 500) -
 def train_classifier(server: Server, rows: Rows, lr: float, epochs: int, batch: int) -> tuple[dict, Tensor]:
     """Stage 1: the classifier's weights from the server's rows, and which classes it has seen."""
     model = server.model()
-    fit(model, rows, lr, epochs, server.rng("classifier"), batch)
-    require_finite(model, f"lr of {lr:g}")
+    fit_finite(model, rows, lr, epochs, server.rng("classifier"), batch)
     known = torch.bincount(rows.y, minlength=len(server.classes)) > 0
     return model.state(), known
 
@@ -107,7 +113,7 @@ class MPSSFL(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(counts=COUNTS), like=lambda method: told_counts(method.counts))
     def decide(self, client: Client, classifier: dict, known: Tensor) -> dict:
         """Steps 2 and 3 (lines 1–15): every row's label and whether it is relevant, kept here."""
         data, model = client.data, client.model(classifier)
@@ -121,7 +127,10 @@ class MPSSFL(Method):
         n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
         return dict(counts=n) if self.counts else {}
 
-    @step
+    @step(
+        reveals=dict(weights=bases.MODEL, n="1, or 0 if every row of this party was set aside"),
+        like=dict(weights="weights", n=range(2)),
+    )
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """FedAvg's ClientUpdate on the relevant rows (equation 10)."""
         rows = self.relevant(client)
@@ -142,7 +151,8 @@ class MPSSFL(Method):
 
     def setup(self, server: Server) -> dict:
         """Stage 1 at the server, and one pass of decisions at every client."""
-        classifier, known = train_classifier(server, server.data, self.server_lr, self.server_epochs, self.server_batch)
+        rows = bases.own_rows(server)
+        classifier, known = train_classifier(server, rows, self.server_lr, self.server_epochs, self.server_batch)
         replies = server.ask(self.decide, classifier=classifier, known=known)
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
@@ -221,7 +231,7 @@ class Clean(Method):
 
     # ------------------------------------------------------------ party
 
-    @step
+    @step(reveals=dict(counts=COUNTS), like=lambda method: told_counts(method.counts))
     def decide(self, client: Client, classifier: dict, classes: dict, fill: Tensor, mean: Tensor, std: Tensor) -> dict:
         """Lines 1–15. What is found stays in memory, labelled rows first. A label unknown to the server is class C here."""
         data, number = client.data, {name: int(i) for i, name in classes.items()}
@@ -240,9 +250,10 @@ class Clean(Method):
 
     def setup(self, server: Server) -> dict:
         """Stage 1: the classifier, and how far to trust it."""
-        own = server.data.x[server.data.index]
+        held = bases.own_rows(server)
+        own = held.x[held.index]
         fill, (mean, std) = self.fill(own), moments(own, self.scale)
-        rows = standardised(server.data, fill, mean, std)
+        rows = standardised(held, fill, mean, std)
         classifier, _ = train_classifier(server, rows, self.lr, self.epochs, self.batch)
         classes = dict(enumerate(server.classes))
         expected = self.expected(server, rows)

@@ -19,10 +19,14 @@ import torch
 from torch import Tensor
 
 from grapevine import graph
-from grapevine.core import Client, Method, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
+from grapevine.core.reply import COUNT
 from grapevine.data.augment import Views
 from grapevine.learn import bases, pseudo
 from grapevine.learn.losses import entropy_confidence
+from grapevine.learn.training import Adjust
+
+UPDATE = dict(bases.UPDATE, n=bases.USED)
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,17 @@ class NetworkLabels(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=dict(labels="how many rows are labelled"), like=dict(labels=COUNT))
     def hello(self, client: Client) -> dict:
         return dict(labels=len(client.data.labelled))
 
-    @step
+    @step(reveals=UPDATE, like=bases.like)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1: the labelled rows alone."""
         nothing = torch.full((len(client.data.unlabelled),), -1)
         return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)))
 
-    @step
+    @step(reveals=UPDATE, like=bases.like)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Line 7 with labels of this client's own making, and line 8."""
         labels, confidence = self.pseudo_labels(client, weights)
@@ -87,13 +91,13 @@ class NetworkLabels(Method):
                 confidence: Tensor) -> dict:  # fmt: skip
         data = client.data
 
-        def train(model, adjust):
+        def descend(model: Network, adjust: Adjust | None) -> int:
             return pseudo.two_streams(model, data.labelled, data.unlabelled, labels, confidence, lr, self.epochs,
                                       client.rng("train", round), self.batch, self.weight_decay, augment=self.augment,
                                       adjust=adjust)  # fmt: skip
 
         n = len(data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
+        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, descend, n)
 
     # ------------------------------------------------------------ server
 

@@ -23,13 +23,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.core import Client, Method, Network, Predict, Server, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import COUNT, Array
 from grapevine.crypto.stream import Stream, context, fresh_secret
-from grapevine.learn import average, bases, pull, subtract
+from grapevine.learn import average, bases, pull, subtract, train
 from grapevine.learn.losses import cross_entropy, prototype_logits, prototypes, sharpen
-from grapevine.learn.networks import Network
 from grapevine.learn.normalisation import BatchNorm2d, StaticBatchNorm2d, replace_norms
+
+MEANS = "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it"
 
 
 @dataclass(frozen=True)
@@ -78,38 +80,42 @@ class ProtoFSSL(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(
+        reveals=dict(pairs="how many classes have two labelled rows or more", singles="how many classes have one labelled row",
+                     most="how many labelled rows the class with most of them has"),
+        like=dict(pairs=COUNT, singles=COUNT, most=COUNT),
+    )  # fmt: skip
     def hello(self, client: Client) -> dict:
         """Whether a class has a label for the support and one for the query, and how many labels a class has at most."""
         counts = torch.bincount(client.data.labelled.y, minlength=1)
         return dict(pairs=int((counts >= 2).sum()), singles=int((counts == 1).sum()), most=int(counts.max()))
 
-    @step
+    @step(
+        reveals=dict(weights=bases.MODEL, means=MEANS, present="which classes have rows enough for a prototype", n=bases.HELD),
+        like=dict(weights="weights", n=COUNT),
+    )
     def train(self, client: Client, weights: dict, helpers: dict, round: int) -> dict:
         """RunClient(θ, {c_jk})."""
-        model = client.model(weights).train()
-        draw = client.rng("train", round)
-        model.use_rng(draw)
+        model, draw = client.model(weights), client.rng("train", round)
         theirs = stack(helpers, next(model.parameters()).device)
+        guessed = torch.full((len(client.data.unlabelled),), -1)
+
+        def loss(_: int) -> Tensor | None:
+            value, at, labels = self.episode(client, model, theirs, draw)
+            guessed[at] = labels
+            return value
+
         optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.weight_decay)
         adjust = pull(weights, self.mu) if self.mu else None
-        guessed = torch.full((len(client.data.unlabelled),), -1)
-        n = 0  # a client that learned nothing does not count in the average
-        for _ in range(self.steps_per_round):
-            loss, at, labels = self.episode(client, model, theirs, draw)
-            if loss is None:
-                continue
-            n = len(client.data.labelled) + len(client.data.unlabelled)
-            guessed[at] = labels
-            optimiser.zero_grad()
-            loss.backward()
-            if adjust:
-                adjust(model)
-            optimiser.step()
+        steps = train(model, range(self.steps_per_round), loss, optimiser, draw, adjust)
         client.judge(guessed)
+        # A client that learned nothing does not count in the average.
+        n = len(client.data.labelled) + len(client.data.unlabelled) if steps else 0
         return dict(weights=model.state(), **self.share(client, model), n=n)
 
-    def episode(self, client: Client, model: Network, theirs: tuple[Tensor, Tensor] | None, draw: torch.Generator):
+    def episode(
+        self, client: Client, model: Network, theirs: tuple[Tensor, Tensor] | None, draw: torch.Generator
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
         """One local epoch: the loss of equation 8, and the pseudo-labels it used. None if there is nothing to learn from."""
         own, rest, C = client.data.labelled, client.data.unlabelled, len(client.data.classes)
         S, Q = support_and_query(own.y, C, 0 if self.alternative and theirs else self.support, self.query, draw)
@@ -134,13 +140,13 @@ class ProtoFSSL(Method):
             logits = prototype_logits(fQ[useful], means, self.distance, present)
             loss = loss + cross_entropy(logits, own.y[Q].to(f.device)[useful])
         labels = U[:0]
-        if len(U):
+        if theirs and len(U):
             target = self.pseudo_labels(fU, theirs)
             labels = target.argmax(1).cpu()
             target = target * present
             logits = prototype_logits(fU, means, self.distance, present).masked_fill(~present, -1e9)
             loss = loss + self.weight * cross_entropy(logits, target / target.sum(1, keepdim=True).clamp(min=1e-12))
-        return (loss if loss.requires_grad else None), U, labels
+        return (loss, U, labels) if loss.requires_grad else (None, U[:0], labels[:0])
 
     def pseudo_labels(self, features: Tensor, theirs: tuple[Tensor, Tensor]) -> Tensor:
         """Equations 6, 7 and 5: the mean over helpers of the class probabilities, sharpened."""
@@ -155,7 +161,7 @@ class ProtoFSSL(Method):
         """Line "MakePrototype(θ, D^L)": prototypes of all labelled rows, noisy and withheld as section 7.1 has it."""
         model.eval()
         own, C = client.data.labelled, len(client.data.classes)
-        f = [torch.empty(0, model.features_dim), *(model.features(x).cpu() for x, _ in own.batches(500))]
+        f = [torch.empty(0, model.features_dim or 0), *(model.features(x).cpu() for x, _ in own.batches(500))]
         means, counts = prototypes(torch.cat(f), own.y, C)
         shared = counts >= max(self.least, 1)
         if self.noise:
@@ -196,8 +202,11 @@ class ProtoFSSL(Method):
         if round % self.interval == 0 or not helpers:  # H_r ⊆ M_{r−1}
             helpers = {i: sets[i] for i in server.sample(round, sets, self.helpers, "helpers")}
         each = {i: dict(helpers={j: h for j, h in helpers.items() if self.own_helper or j != i}) for i in M}
-        replies = server.ask(self.train, each=each, weights=state["weights"], round=round)
-        fresh = {i: dict(means=r["means"], present=r["present"]) for i, r in replies.items() if r["present"].any()}
+        C, d = len(server.classes), server.model().features_dim
+        form = dict(means=Array("float32", (C, d)), present=Array("bool", (C,)))
+        replies = server.ask(self.train, each=each, form=lambda id: form, weights=state["weights"], round=round)
+        shared = {i: r for i, r in replies.items() if "present" in r and r["present"].any()}
+        fresh = {i: dict(means=r["means"], present=r["present"]) for i, r in shared.items()}
         learned = {i: r for i, r in replies.items() if r["n"]}
         bases.note_diversity(server, [subtract(r["weights"], state["weights"]) for r in learned.values()])
         weights = average(learned, by=None if self.preset == "code" else "n", otherwise=state["weights"])

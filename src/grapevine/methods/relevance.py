@@ -26,14 +26,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine.core import Client, Id, Method, Server, param, step
+from grapevine.core import Client, Id, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
+from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
-from grapevine.learn import average, bases, fit, require_finite
+from grapevine.learn import average, bases, fit
 from grapevine.learn.layers import linear
 from grapevine.learn.losses import one_hot
-from grapevine.learn.networks import Network
+from grapevine.learn.training import fit_finite
 
+LOSSES = "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is"
+REVEALS, LIKE = dict(weights=bases.MODEL, n=bases.USED), dict(weights="weights", n=COUNT)
 CANDIDATES = 1000  # most thresholds that are tried
 
 
@@ -65,15 +68,15 @@ class Tuor(Method):
     batch: int = param(50, "B", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        if server.data is None or min(parts := self._parts(server)) < 1:
-            n = 0 if server.data is None else sum(parts)
+        n = sum(self._parts(server))
+        if min(self._parts(server)) < 1:
             raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
 
-    def _parts(self, server: Server) -> tuple[int, int]:
-        first = round(len(server.data) * self.benchmark)
-        return first, len(server.data) - first
+    def _parts(self, server: Server) -> list[int]:
+        n = len(bases.own_rows(server))
+        return [round(n * self.benchmark), n - round(n * self.benchmark)]
 
-    @step
+    @step(reveals=dict(losses=LOSSES), like=dict(losses=Array("float32", (None,))))
     def measure(self, client: Client, benchmark: dict) -> dict:
         """The loss of every labelled row under the benchmark model. This reveals them."""
         found = losses(client.model(benchmark), client.data.labelled)
@@ -85,17 +88,17 @@ class Tuor(Method):
         client.memory["relevant"] = client.memory["losses"] <= threshold
         return {}
 
-    @step
+    @step(reveals=REVEALS, like=LIKE)
     def train(self, client: Client, weights: dict, round: int) -> dict:
         rows = client.data.labelled.take(torch.nonzero(client.memory["relevant"]).flatten())
         return train_on(client, self, weights, rows, round)
 
     def setup(self, server: Server) -> dict:
-        order = torch.randperm(len(server.data), generator=server.rng("benchmark"))
-        first, rest = (server.data.take(at) for at in order.split(self._parts(server)))
+        rows = bases.own_rows(server)
+        order = torch.randperm(len(rows), generator=server.rng("benchmark"))
+        first, rest = (rows.take(at) for at in order.split(self._parts(server)))
         model = server.model()
-        fit(model, first, self.server_lr, self.server_epochs, server.rng("train benchmark"), self.server_batch)
-        require_finite(model, f"server_lr of {self.server_lr:g}")
+        fit_finite(model, first, self.server_lr, self.server_epochs, server.rng("train benchmark"), self.server_batch)
         replies = server.ask(self.measure, benchmark=model.state())
         theirs = torch.cat([torch.empty(0), *(reply["losses"] for reply in replies.values())])
         if not len(theirs):
@@ -159,10 +162,9 @@ class RDS(Method):
     batch: int = param(50, "B", "batch size of the clients", least=1)
 
     def check(self, server: Server) -> None:
-        if server.data is None or not len(server.data):
-            raise Mistake("rds needs labels at the server for its rewards: say --labels server:500,clients:all.")
+        bases.own_rows(server)
 
-    @step
+    @step(reveals=REVEALS, like=LIKE)
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """Draw rows by their relevance, train on them, and keep ∇ log π of the draw until the reward comes."""
         rows, draw = client.data.labelled, client.rng("train", round)
@@ -202,8 +204,8 @@ class RDS(Method):
         if "selector" in client.memory:
             selector.load_state_dict(client.memory["selector"])
         else:
-            nn.init.zeros_(selector[2].weight)  # every row begins with a relevance of one half
-            nn.init.zeros_(selector[2].bias)
+            for w in selector[2].parameters():
+                nn.init.zeros_(w)  # every row begins with a relevance of one half
         return selector
 
     def setup(self, server: Server) -> dict:
@@ -213,8 +215,9 @@ class RDS(Method):
         t, weights, baseline = state["round"], state["weights"], state["baseline"]
         replies = server.ask(self.train, to=server.sample(t), weights=weights, round=t)
         used = {id: reply for id, reply in replies.items() if reply["n"]}
-        before = losses(server.model(weights), server.data).mean().item()
-        rewards = {id: before - losses(server.model(reply["weights"]), server.data).mean().item() for id, reply in used.items()}
+        rows = bases.own_rows(server)
+        before = losses(server.model(weights), rows).mean().item()
+        rewards = {id: before - losses(server.model(reply["weights"]), rows).mean().item() for id, reply in used.items()}
         server.ask(self.reward, each={id: dict(advantage=r - baseline) for id, r in rewards.items()})
         if rewards:
             mean = sum(rewards.values()) / len(rewards)

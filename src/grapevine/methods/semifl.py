@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine.core import Client, Method, Predict, Server, param, step
+from grapevine.core import Client, Method, Network, Predict, Server, param, step
+from grapevine.core.reply import COUNT
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, alternate, average, bases, parameter_names, subtract
+from grapevine.learn.alternate import FixMix
 from grapevine.learn.losses import pseudo_labels
-from grapevine.learn.networks import Network
 from grapevine.learn.normalisation import with_static_norm
 
 
@@ -59,11 +60,14 @@ class SemiFL(Method):
 
     # ------------------------------------------------------------ client
 
-    @step
+    @step(reveals=alternate.REVEALS)
     def statistics(self, client: Client, weights: dict) -> dict:
         return alternate.statistics_reply(client, weights)
 
-    @step
+    @step(
+        reveals=dict(weights=bases.MODEL, n="1, or 0 if this party was sure of no pseudo-label", qualified=alternate.QUALIFIED),
+        like=dict(weights="weights", n=range(2), qualified=COUNT),
+    )
     def train(self, client: Client, weights: dict, statistics: dict, lr: float, round: int) -> dict:
         """ClientUpdate: pseudo-labels, fix and mix sets, E epochs."""
         rows, draw = client.data.unlabelled, client.rng("train", round)
@@ -75,9 +79,8 @@ class SemiFL(Method):
         fix = torch.nonzero(sure).flatten()
         if not len(fix):
             return dict(n=0, qualified=0)
-        mix = self.mix if self.client_mixup else 0.0
-        alternate.fit_fix_mix(model, rows, labels, fix, lr, self.epochs, draw, self.batch, self.momentum, self.weight_decay,
-                              self.clip, mix, self.beta)  # fmt: skip
+        loss = FixMix(model, rows, labels, draw, self.mix if self.client_mixup else 0.0, self.beta)
+        alternate.descend(self, model, loss.batches(fix, self.batch, self.epochs), loss, lr, draw)
         return dict(weights=model.state(), n=1, qualified=len(fix))
 
     # ------------------------------------------------------------ server
@@ -93,7 +96,7 @@ class SemiFL(Method):
             weights = self._at_server(server, weights, self.lr, self.pretrain, "pretrain", t)
             statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
         replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t)
-        server.note(qualified=sum(r["qualified"] for r in replies.values()) / max(len(replies), 1))
+        alternate.note_qualified(server, replies)
         bases.note_diversity(server, bases.moves(replies, weights))
         used = {id: reply for id, reply in replies.items() if reply["n"]}
         velocity = state["velocity"]
@@ -111,10 +114,10 @@ class SemiFL(Method):
         return {**mean, **subtract(weights, velocity)}, velocity
 
     def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
-        model, rows = server.model(weights), server.data
-        alternate.fit_fix_mix(model, rows, rows.y, torch.arange(len(rows)), lr, epochs, server.rng(name, t),
-                              alternate.server_batch(self.server_batch, len(rows)), self.momentum, self.weight_decay, self.clip,
-                              self.mix if self.server_mixup else 0.0, self.beta, strong=False)  # fmt: skip
+        model, rows, mix = server.model(weights), bases.own_rows(server), self.mix if self.server_mixup else 0.0
+        loss = FixMix(model, rows, rows.y, server.rng(name, t), mix, self.beta, strong=False)
+        batch = alternate.server_batch(self.server_batch, len(rows))
+        alternate.descend(self, model, loss.batches(torch.arange(len(rows)), batch, epochs), loss, lr, loss.rng)
         return model.state()
 
     # ------------------------------------------------------------ prediction
