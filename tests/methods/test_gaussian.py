@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.naive_bayes import GaussianNB
 
 from grapevine.core import Server, StepError
@@ -16,7 +16,7 @@ from grapevine.methods.gaussian import Gaussian, class_moments, whitening
 from grapevine.run.simulate import Fault, Simulation
 
 CLASSES = ("ash", "beech", "cedar")
-KINDS = ("lda", "nb", "qda")
+KINDS = ("lda", "nb")
 
 
 def points(n, d, seed=0, classes=3):
@@ -62,28 +62,20 @@ def run(method, data, mode="fast", log=None, **settings):
 def theirs(kind, shrinkage, X, y):
     if kind == "lda":
         return LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(X, y)
-    if kind == "qda":
-        return QuadraticDiscriminantAnalysis(solver="eigen", shrinkage=shrinkage, tol=0).fit(X, y)
     model = GaussianNB(var_smoothing=0).fit(X, y)
     model.var_ = (1 - shrinkage) * model.var_ + shrinkage * model.var_.mean(1, keepdims=True)
     return model
 
 
-def standardised(X, known):
-    return (X - X[known].mean(0)) / X[known].std(0)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shrinkage", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("scale", ["standard", "none"])
-def test_as_scikit_learn_on_the_pooled_rows(kind, shrinkage, scale):
+def test_as_scikit_learn_on_the_pooled_rows(kind, shrinkage):
     X, y = points(240, 5)
     data, rows, partly = federation(X, y)
-    state, results = run(Gaussian(kind, shrinkage, scale), data)
+    state, results = run(Gaussian(kind, shrinkage), data)
     known = partly >= 0
     assert state["labels"].tolist() == np.bincount(y[known]).tolist()
-    V = standardised(X, known) if scale == "standard" else X
-    expected = theirs(kind, shrinkage, V[known], y[known]).predict_proba(V)
+    expected = theirs(kind, shrinkage, X[known], y[known]).predict_proba(X)
     for i, result in results.items():
         np.testing.assert_allclose(result["proba"], expected[rows[i]], rtol=1e-7, atol=1e-10)
         assert np.array_equal(result["label"], expected[rows[i]].argmax(1))
@@ -97,8 +89,7 @@ def test_more_features_than_rows(kind):
     data, rows, partly = federation(X, y)
     known = partly >= 0
     assert known.sum() < 60
-    V = standardised(X, known)
-    expected = theirs(kind, 0.2, V[known], y[known]).predict_log_proba(V)
+    expected = theirs(kind, 0.2, X[known], y[known]).predict_log_proba(X)
     _, results = run(Gaussian(kind, 0.2), data)
     for i, result in results.items():
         likely = expected[rows[i]] > -20
@@ -108,9 +99,9 @@ def test_more_features_than_rows(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_feature_that_never_varies_changes_nothing_but_the_shrinkage(kind):
     X, y = points(120, 4)
-    data, rows, partly = federation(np.insert(X, 2, 7.0, axis=1), y)
+    V = np.insert(X, 2, 7.0, axis=1)
+    data, rows, partly = federation(V, y)
     known = partly >= 0
-    V = np.insert(standardised(X, known), 2, 0.0, axis=1)  # what scikit-learn's scaler makes of it
     expected = theirs(kind, 0.3, V[known], y[known]).predict_proba(V)
     _, results = run(Gaussian(kind, 0.3), data)
     for i, result in results.items():
@@ -132,7 +123,7 @@ def test_one_row_a_class_is_the_nearest_mean(kind):
     X = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [1.0, 0.5], [3.0, 0.5], [0.5, 3.0]]) + 1000.0
     y = np.array([0, 1, 2, -1, -1, -1])
     data = {0: party(X[[0, 1, 3]], y[[0, 1, 3]]), 1: party(X[[2, 4, 5]], y[[2, 4, 5]])}
-    _, results = run(Gaussian(kind, scale="none"), data)
+    _, results = run(Gaussian(kind), data)
     assert results[0]["label"].tolist() == [0, 1, 0] and results[1]["label"].tolist() == [2, 1, 2]
     # unit covariance, equal priors: the odds of (1, 0.5) for class 0 against 1 are exp((9.25 − 1.25) / 2)
     p = results[0]["proba"][2]
@@ -140,21 +131,19 @@ def test_one_row_a_class_is_the_nearest_mean(kind):
     assert p[0] / p[2] == pytest.approx(np.exp((1 + 3.5**2 - 1.25) / 2))
 
 
-@pytest.mark.parametrize("kind", ["nb", "qda"])
-def test_a_class_with_one_row_takes_the_covariance_within_all(kind):
+def test_a_class_with_one_row_takes_the_variances_within_all():
     X, y = points(61, 3, classes=2)
     y = y.copy()
     y[60] = 2  # its only row
     data = {0: party(X[::2], y[::2]), 1: party(X[1::2], y[1::2])}
-    _, results = run(Gaussian(kind, 0.25, "none"), data)
+    _, results = run(Gaussian("nb", 0.25), data)
     order = np.concatenate([np.arange(0, 61, 2), np.arange(1, 61, 2)])
     proba = np.concatenate([results[0]["proba"], results[1]["proba"]])[np.argsort(order)]
 
     S = [np.cov(X[y == c].T, bias=True) for c in (0, 1)]
     n = np.array([30, 30, 1])
     S.append((30 * S[0] + 30 * S[1]) / 61)
-    if kind == "nb":
-        S = [np.diag(np.diag(s)) for s in S]
+    S = [np.diag(np.diag(s)) for s in S]
     S = [0.75 * s + 0.25 * np.trace(s) / 3 * np.eye(3) for s in S]
     joint = np.stack([n[c] * multivariate_normal(X[y == c].mean(0), S[c]).pdf(X) for c in range(3)], 1)
     np.testing.assert_allclose(proba, joint / joint.sum(1, keepdims=True), rtol=1e-6, atol=1e-12)
@@ -185,8 +174,7 @@ def test_a_party_without_rows_or_labels():
     data = {0: party(X, y), 1: party(X[:0], y[:0]), 2: party(X[:5], np.full(5, -1))}
     _, results = run(Gaussian(), data)
     assert results[1]["proba"].shape == (0, 3)
-    V = standardised(X, y >= 0)
-    np.testing.assert_allclose(results[2]["proba"], theirs("lda", 0.3, V, y).predict_proba(V[:5]), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(results[2]["proba"], theirs("lda", 0.3, X, y).predict_proba(X[:5]), rtol=1e-7, atol=1e-12)
 
 
 # ---------------------------------------------------------------- dropouts
@@ -199,8 +187,7 @@ def test_a_party_lost_before_the_sum_is_left_out(lost_at, when):
     _, results = run(Gaussian(), data, faults=[Fault(2, lost_at, when=when, forever=True)])
     there = np.concatenate([rows[i] for i in (0, 1, 3)])
     known = there[partly[there] >= 0]
-    V = (X - X[known].mean(0)) / X[known].std(0)
-    expected = theirs("lda", 0.3, V[known], y[known]).predict_proba(V)
+    expected = theirs("lda", 0.3, X[known], y[known]).predict_proba(X)
     assert results[2] is None
     for i in (0, 1, 3):
         np.testing.assert_allclose(results[i]["proba"], expected[rows[i]], rtol=1e-7, atol=1e-10)
@@ -242,7 +229,7 @@ def replies(method, data, **settings):
     return sent
 
 
-@pytest.mark.parametrize("kind, numbers", [("lda", 3 + 12 + 10), ("nb", 3 + 12 + 12), ("qda", 3 + 12 + 30)])
+@pytest.mark.parametrize("kind, numbers", [("lda", 3 + 12 + 10), ("nb", 3 + 12 + 12)])
 def test_only_masked_moments_leave_a_party(kind, numbers):
     X, y = points(200, 4)
     data, rows, partly = federation(X, y)
@@ -268,7 +255,7 @@ def test_only_masked_moments_leave_a_party(kind, numbers):
 def test_masked_words_are_uniform():
     X, y = points(60, 40)
     data, _, _ = federation(X, y, parties=3)
-    words = np.concatenate([reply["moments"].ravel() for step, _, reply in replies(Gaussian("qda"), data) if step == "meet"])
+    words = np.concatenate([reply["moments"].ravel() for step, _, reply in replies(Gaussian(), data) if step == "meet"])
     bits = np.unpackbits(words.view(np.uint8))
     # Every byte value equally often: chi-squared with 255 degrees of freedom, mean 255, deviation 22.6; 8 deviations.
     counts = np.bincount(words.view(np.uint8), minlength=256)
@@ -315,10 +302,9 @@ def test_strict_and_fast_give_the_same_bits(kind):
 
 
 @pytest.mark.parametrize("settings, sentence", [
-    (dict(kind="tree"), "kind=tree is not known: take lda, nb or qda."),
+    (dict(kind="tree"), "kind=tree is not known: take lda or nb."),
     (dict(shrinkage=1.5), "shrinkage=1.5 cannot work: take 0 to 1"),
     (dict(shrinkage=float("nan")), "shrinkage=nan cannot work"),
-    (dict(scale="log"), "scale=log is not known: take standard or none."),
 ])  # fmt: skip
 def test_settings_that_cannot_work(settings, sentence):
     X, y = points(20, 2)

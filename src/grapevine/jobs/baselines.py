@@ -42,7 +42,7 @@ def gaussian(
         none = torch.empty(0, dtype=torch.int64)
         prepared[name] = ClientData(Rows(x, labelled, data[name].labelled.y), Rows(x, rest, torch.full_like(rest, -1)),
                                     Rows(x, none, none), data[name].classes)  # fmt: skip
-    method = Gaussian(kind_for(next(iter(rows.values())).shape[1]), scale="none")
+    method = Gaussian(kind_for(next(iter(rows.values())).shape[1]))
     simulation = Simulation(method, prepared, None, seed, workers=workers)
     simulation.log = log
     server = Server(method, list(prepared), simulation, None, (), seed)

@@ -12,7 +12,6 @@ labelled rows, and these add up over parties, so one masked sum gives the same c
 `kind` says what a class's covariance is, and with it which second moments are summed, no more than it needs:
     lda    one for all classes (linear discriminant analysis)        d(d + 1)/2 numbers, over all classes together
     nb     a diagonal one for each class (Gaussian naive Bayes)      C · d
-    qda    a full one for each class (quadratic discriminants)       C · d(d + 1)/2
 
 Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
 server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
@@ -24,8 +23,8 @@ Numbers. Covariances are shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn 
 class with fewer than two labelled rows, or whose rows are all equal, takes the covariance within all classes; if no class has a
 spread, all take the same multiple of I (the nearest mean wins). Variances under `LEAST` of a covariance's largest are raised to
 that. A class without a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is
-1e-4 of its mean has its variance to about eight digits; one under 1e-7 counts as constant. The default of γ suits few labels: on
-one split of digits among 10 parties, 0.3 was near the best for all kinds with 150 labels, 0.1 with 500, 0.6 or more with 50.
+1e-4 of its mean has its variance to about eight digits. The default of γ suits few labels: on one split of digits among 10
+parties, 0.3 was near the best with 150 labels, 0.1 with 500, 0.6 or more with 50.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from grapevine.core import Client, Method, Mistake, Server, param, party_name, s
 from grapevine.core.reply import Array
 from grapevine.crypto import session
 from grapevine.methods import one_shot
-from grapevine.methods.one_shot import features, labels, scaling
+from grapevine.methods.one_shot import features, labels
 
 MOMENTS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
 LEAST = 1e-9  # of a covariance's largest variance
@@ -56,11 +55,8 @@ class Gaussian(Method):
     title = "Gaussian heads from securely summed class counts and moments (baseline of the label job)"
     personal = True
 
-    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class; qda: a full one for each class",
-                      choices=("lda", "nb", "qda"))  # fmt: skip
+    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class", choices=("lda", "nb"))
     shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in every covariance", least=0, most=1)
-    scale: str = param("standard", "", "standard: features standardised by the pooled labelled rows; none: left as they are",
-                       choices=("standard", "none"))  # fmt: skip
 
     # ------------------------------------------------------------ client
 
@@ -94,8 +90,9 @@ class Gaussian(Method):
 
     def probabilities(self, V: np.ndarray, moments: np.ndarray, C: int) -> np.ndarray:
         """P(class | row) for rows V, by Bayes' rule from the pooled moments."""
-        n, means, S, centre, std = statistics(moments, C, V.shape[1], self.kind, self.scale == "standard")
-        V = (V - centre) / std
+        n, means, S = statistics(moments, C, V.shape[1], self.kind)
+        centre = n @ means / n.sum()
+        V, means = V - centre, means - centre
         prior = np.log(n, out=np.full(C, -np.inf), where=n > 0)
         if self.kind == "lda":
             T, _ = whitening(shrunk(S[0], self.shrinkage))
@@ -105,7 +102,7 @@ class Gaussian(Method):
         score = np.full((len(V), C), -np.inf)
         for c in np.flatnonzero(n):
             T, log_det = whitening(shrunk(S[c], self.shrinkage))
-            apart = (V - means[c]) * T if self.kind == "nb" else (V - means[c]) @ T
+            apart = (V - means[c]) * T
             score[:, c] = prior[c] - 0.5 * ((apart * apart).sum(1) + log_det)
         return softmax(score, axis=1)
 
@@ -149,64 +146,38 @@ def complete(client: Client) -> np.ndarray:
 
 def numbers(d: int, C: int, kind: str) -> int:
     """How many numbers a party adds, of d features and C classes."""
-    return C + C * d + dict(lda=d * (d + 1) // 2, nb=C * d, qda=C * d * (d + 1) // 2)[kind]
+    return C + C * d + (C * d if kind == "nb" else d * (d + 1) // 2)
 
 
 def class_moments(V: np.ndarray, y: np.ndarray, C: int, kind: str) -> np.ndarray:
     """What a party adds: counts (C), sums (C × d), then the second moments that `kind` needs, as one vector."""
     Y = graph.label_matrix(y, C)
-    if kind == "nb":
-        second = Y.T @ (V * V)
-    elif kind == "lda":
-        second = _triangle(V.T @ V)
-    else:
-        second = np.concatenate([_triangle(V[y == c].T @ V[y == c]) for c in range(C)])
-    return np.concatenate([Y.sum(0), (Y.T @ V).ravel(), second.ravel()])
+    second = (Y.T @ (V * V)).ravel() if kind == "nb" else (V.T @ V)[np.triu_indices(V.shape[1])]
+    return np.concatenate([Y.sum(0), (Y.T @ V).ravel(), second])
 
 
-def statistics(moments: np.ndarray, C: int, d: int, kind: str, standardise: bool) -> tuple[np.ndarray, ...]:
-    """Counts (C), means (C × d), covariances, and what is taken off a row and divides it to be on the same scale as these.
-
-    Covariances: one matrix for lda (1 × d × d), a variance per class and feature for nb (C × d), a matrix per class for qda.
-    """
+def statistics(moments: np.ndarray, C: int, d: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts (C), means (C × d), and covariances: one matrix for lda (1 × d × d), variances of each class for nb (C × d)."""
     n, total, second = moments[:C], moments[C : C + C * d].reshape(C, d), moments[C + C * d :]
-    second = second.reshape(C, d) if kind == "nb" else _square(second.reshape(-1, d * (d + 1) // 2), d)
-    squares = (second if kind == "nb" else np.diagonal(second, axis1=1, axis2=2)).sum(0)
-    centre, std = scaling(np.concatenate([np.full(d, n.sum()), total.sum(0), squares]), d)
-    if not standardise:
-        std = np.ones(d)
     means = total / np.maximum(n, 1.0)[:, None]
     if kind == "nb":
-        rows, about_mean, unit = n, n[:, None] * means**2, std**2
-    elif kind == "lda":
-        rows, about_mean, unit = n.sum(keepdims=True), [(means.T * n) @ means], np.outer(std, std)
+        S = (second.reshape(C, d) - n[:, None] * means**2) / np.maximum(n, 1.0)[:, None]
+        pooled, one, squares = n / n.sum() @ S, np.ones(d), second
     else:
-        rows, about_mean, unit = n, np.einsum("c,ci,cj->cij", n, means, means), np.outer(std, std)
-    each = (-1,) + (1,) * (second.ndim - 1)  # one number for each covariance
-    S = (second - about_mean) / np.maximum(rows, 1.0).reshape(each) / unit
-
-    pooled = np.tensordot(rows / rows.sum(), S, 1)
-    nothing = ROUNDING * (squares / std**2).sum() / n.sum()  # what is left of a spread when equal numbers are subtracted
-    if _trace(pooled, kind) <= nothing:
-        pooled = np.ones(d) if kind == "nb" else np.eye(d)
-    S = np.where((_trace(S, kind) <= nothing).reshape(each), pooled, S)  # one row only, or all alike
-    return n, (means - centre) / std, S, centre, std
-
-
-def _trace(S: np.ndarray, kind: str) -> np.ndarray:
-    return S.sum(-1) if kind == "nb" else np.trace(S, axis1=-2, axis2=-1)
+        S = np.zeros((1, d, d))
+        i, j = np.triu_indices(d)
+        S[0, i, j] = S[0, j, i] = second
+        squares = np.diagonal(S[0]).copy()
+        S = (S - (means.T * n) @ means) / n.sum()
+        pooled, one = S[0], np.eye(d)
+    nothing = ROUNDING * squares.sum() / n.sum()  # what is left of a spread when equal numbers are subtracted
+    if _trace(pooled) <= nothing:
+        pooled = one
+    return n, means, np.stack([pooled if _trace(s) <= nothing else s for s in S])  # one row only, or all alike
 
 
-def _triangle(S: np.ndarray) -> np.ndarray:
-    return S[np.triu_indices(len(S))]
-
-
-def _square(triangles: np.ndarray, d: int) -> np.ndarray:
-    """Symmetric matrices from their upper triangles, one in each row."""
-    S = np.zeros((len(triangles), d, d))
-    i, j = np.triu_indices(d)
-    S[:, i, j] = S[:, j, i] = triangles
-    return S
+def _trace(S: np.ndarray) -> float:
+    return float(S.sum() if S.ndim == 1 else np.trace(S))
 
 
 # ---------------------------------------------------------------- covariances
