@@ -936,6 +936,16 @@ def test_a_ciphertext_that_is_none_leaves_its_sender_out(toy_lattice):
     assert_same_results(run, never, ("p0", "p2", "p3"))
 
 
+@pytest.mark.parametrize("step, name", [("evaluate", "answers"), ("evaluate", "shares"), ("open", "shares")])
+@pytest.mark.parametrize("value", [{}, "distances"])
+def test_bad_distances_leave_their_sender_out(step, name, value, toy_lattice):
+    parties = blobs((6, 4, 5, 4), classes="ab", labelled=3)
+    run = start(job("mlwe", bits=32, scale="none"), parties, spoil={f"xclp.hamming.{step}": ("p1", name, value)})
+    never = start(job("plain", bits=32, scale="none"), {name: rows for name, rows in parties.items() if name != "p1"})
+    assert_same_results(run, never, ("p0", "p2", "p3"))
+    assert set(run.server.left_out) == {"p1"}
+
+
 TRAINING = [
     ("keys", "rows", -5), ("keys", "labels", "some"), ("meet", "letters", {}), ("embed", "own", np.zeros((2, 2), np.uint16)),
     ("embed", "labelled", np.full(24, np.nan)), ("embed", "first", "bits"), ("embed", "classes", np.zeros(9, np.uint64)),

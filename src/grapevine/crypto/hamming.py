@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from grapevine.core import Server, SubProtocol, param, step
+from grapevine.core import Id, Server, SubProtocol, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import Array, Form
+from grapevine.core.server import Forms
 from grapevine.crypto import mlwe, psm, session
 from grapevine.crypto.bits import hamming
 from grapevine.crypto.stream import context, fresh_secret
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from grapevine.core import Client
 
 Blocks = Iterator[tuple[str, str, np.ndarray]]
+PARCEL: Form = dict(message=dict, signature=bytes)
 SHARE = "alone nothing: uniform; with the other party's share, Hamming distances between rows of the two"
 
 
@@ -249,14 +251,14 @@ class Encrypted(SecureHamming):
         for k in sorted({k for _, k in tasks}):
             partners = [j for j, kk in tasks if kk == k]
             each[group.ids[k]] = dict(ciphers={j: firsts[j]["cipher"] for j in partners})
-        computed = server.ask(self.evaluate, each=each) if each else {}
+        computed = server.ask(self.evaluate, each=each, form=_for(each, "ciphers", answers=PARCEL, shares=dict)) if each else {}
         lost = {k for k in full if group.ids[k] in each and group.ids[k] not in computed}
         tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
         each = {
             group.ids[j]: dict(answers={k: computed[group.ids[k]]["answers"][j] for jj, k in tasks if jj == j})
             for j in sorted({j for j, _ in tasks})
         }
-        opened = server.ask(self.open, each=each) if each else {}
+        opened = server.ask(self.open, each=each, form=_for(each, "answers", shares=dict)) if each else {}
         lost |= {j for j in full if group.ids[j] in each and group.ids[j] not in opened}
         tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
 
@@ -268,7 +270,9 @@ class Encrypted(SecureHamming):
         return set(firsts) - lost, blocks()
 
 
-PARCEL = dict(message=dict, signature=bytes)
+def _for(each: Mapping[Id, dict], request: str, **forms: Form) -> Forms:
+    """Fields of a reply that have a part for every partner whom the request names."""
+    return lambda id: {name: dict.fromkeys(each[id][request], form) for name, form in forms.items()}
 
 
 def parcel(client: Client, kind: str, message: dict, to: str = "", round: int = 0) -> dict:
@@ -423,7 +427,10 @@ class Ot(SecureHamming):
     def form(self, group: Group, name: str) -> Form:
         return dict(requests=[PARCEL])
 
-    @step(reveals=dict(chunks="to the server and the receiver nothing but what they chose: masked", shares=SHARE))
+    @step(
+        reveals=dict(chunks="to the server and the receiver nothing but what they chose: masked", shares=SHARE),
+        like=dict(shares=[dict]),
+    )
     def transfer(self, client: Client, requests: dict) -> dict:
         """As sender j: a chunk for every receiver that asks; after the last one, the share for the server."""
         from grapevine.crypto import ot
@@ -448,7 +455,7 @@ class Ot(SecureHamming):
                 client.memory["ot.keys"] = {other: keys for other, keys in client.memory["ot.keys"].items() if other != k}
         return dict(chunks=chunks, shares=shares)
 
-    @step(reveals=dict(requests="nothing: masked choices", shares=SHARE))
+    @step(reveals=dict(requests="nothing: masked choices", shares=SHARE), like=dict(requests=[PARCEL], shares=[dict]))
     def receive(self, client: Client, chunks: dict) -> dict:
         """As receiver k: take a chunk of every sender; then the next request, or the share for the server."""
         from grapevine.crypto import ot
@@ -477,7 +484,7 @@ class Ot(SecureHamming):
             if not open_pairs:
                 break
             each = {ids[j]: dict(requests={k: requests[k][j] for jj, k in open_pairs if jj == j}) for j, _ in open_pairs}
-            sent = server.ask(self.transfer, each=each)
+            sent = server.ask(self.transfer, each=each, form=_for(each, "requests", chunks=PARCEL))
             present -= {j for j, _ in open_pairs if ids[j] not in sent}
             open_pairs = [(j, k) for j, k in open_pairs if j in present]
             each = {ids[k]: dict(chunks={j: sent[ids[j]]["chunks"][k] for j, kk in open_pairs if kk == k}) for _, k in open_pairs}

@@ -160,6 +160,8 @@ def statistics(moments: np.ndarray, C: int, d: int, kind: str) -> tuple[np.ndarr
     """Counts (C), means (C × d), and covariances: one matrix for lda (1 × d × d), variances of each class for nb (C × d)."""
     n, total, second = moments[:C], moments[C : C + C * d].reshape(C, d), moments[C + C * d :]
     means = total / np.maximum(n, 1.0)[:, None]
+    pooled: np.ndarray
+    one: np.ndarray
     if kind == "nb":
         S = (second.reshape(C, d) - n[:, None] * means**2) / np.maximum(n, 1.0)[:, None]
         pooled, one, squares = n / n.sum() @ S, np.ones(d), second
