@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from grapevine.crypto import mlwe
+from grapevine.crypto.lattice import SIGMA, TAIL
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,32 @@ def matzov(beta: float, d: int) -> float:
     return 0.296135 * (beta - free) + 20.387886 + 2 * progressive + math.log2(max(d - beta, 1))
 
 
+FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
+
+
+def error_sigma(params: mlwe.Params) -> float:
+    """Standard deviation of one coefficient's error before the flood: sum x_l e_l + w e_0 - e_1 s."""
+    return SIGMA * math.sqrt(params.bits + 2 * params.dimension * 2 / 3)
+
+
+def flood_distance(params: mlwe.Params, points_j: int, points_k: int) -> float:
+    """log2 of the statistical distance between client j's view of the errors of a pair and one that ignores B_k."""
+    norm = error_sigma(params) * math.sqrt(points_j * points_k)
+    return math.log2(norm * math.sqrt(FISHER) / 2) - params.flood_bits
+
+
+def failure(params: mlwe.Params) -> float:
+    """log2 of the chance that one distance is wrong; minus infinity where the worst case still decodes."""
+    unit = mlwe.LOG_Q - params.kept
+    worst = TAIL * (params.bits + 2 * params.dimension)  # error before the flood
+    margin = 2.0 ** (params.kept - params.log_t - 1) - (3 * 2.0 ** (params.flood_bits - 1) + worst) / 2.0**unit - 0.5
+    if margin > params.dimension / 2:
+        return -math.inf
+    return 1 - 2 * margin**2 / params.dimension / math.log(2)  # Hoeffding
+
+
 def ours(params: mlwe.Params, samples: float = math.inf) -> LWE:
-    return LWE(params.dimension, mlwe.LOG_Q, math.sqrt(2 / 3), mlwe.SIGMA, samples)
+    return LWE(params.dimension, mlwe.LOG_Q, math.sqrt(2 / 3), SIGMA, samples)
 
 
 def main() -> None:
@@ -113,8 +138,8 @@ def main() -> None:
         beta, d = primal(lwe)
         print(f"  {name}: {beta} {d} {core_svp(beta):.1f} {matzov(beta, d):.1f}; published {published}")
 
-    params = mlwe.Params.for_bits(4096)
-    print(f"\nmodule-LWE, n = {params.ring} x {params.rank}, q = 2^{mlwe.LOG_Q}, ternary secret, sigma = {mlwe.SIGMA}")
+    params = mlwe.Params(4096)
+    print(f"\nmodule-LWE, n = {params.ring} x {params.rank}, q = 2^{mlwe.LOG_Q}, ternary secret, sigma = {SIGMA}")
     cases = {
         "j's key (bit columns and public key: samples without limit)": ours(params),
         "k's encryption of zero (3584 samples)": ours(params, params.dimension),
@@ -132,9 +157,9 @@ def main() -> None:
 
     print("\nL, log2 t, flood bits, bits kept, error sigma, log2 distance of a 500 x 500 pair, log2 failure of one distance")
     for bits in (4096,) if quick else (1024, 2048, 4096, 8192, 16384, 32768):
-        p = mlwe.Params.for_bits(bits)
-        distance, wrong = mlwe.flood_distance(p, 500, 500), mlwe.failure(p)
-        print(f"  {bits}: {p.log_t} {p.flood_bits} {p.kept} {mlwe.error_sigma(p):.0f} {distance:.1f} {wrong:.0f}")
+        p = mlwe.Params(bits)
+        distance, wrong = flood_distance(p, 500, 500), failure(p)
+        print(f"  {bits}: {p.log_t} {p.flood_bits} {p.kept} {error_sigma(p):.0f} {distance:.1f} {wrong:.0f}")
 
 
 if __name__ == "__main__":

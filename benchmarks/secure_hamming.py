@@ -24,7 +24,7 @@ from machine import ROOT, Stopwatch, about, fill, markdown, one_blas_thread, tab
 
 from grapevine import graph
 from grapevine.core import wire
-from grapevine.crypto import mlwe, ot, paillier, psm
+from grapevine.crypto import mlwe, naor_pinkas, ot, paillier, psm
 from grapevine.crypto.agreement import Occasion
 from grapevine.crypto.stream import fresh_secret
 
@@ -68,7 +68,7 @@ def run_psm(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dic
 
 
 def run_mlwe(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dict]:
-    watch, params = Stopwatch(), mlwe.Params.for_bits(L)
+    watch, params = Stopwatch(), mlwe.Params(L)
     secret, message = watch("j encrypts", mlwe.encrypt, params, np.unpackbits(x, axis=1, count=L))
     reply, R = watch("k", mlwe.evaluate, params, message, np.unpackbits(y, axis=1, count=L))
     T = watch("j decrypts", mlwe.decrypt, secret, reply)
@@ -88,12 +88,13 @@ def run_paillier(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict
 
 def run_ot(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, dict]:
     watch, sent = Stopwatch(), {"base": 0, "u": 0, "tau": 0, "shares": 0}
-    j = ot.Sender(np.unpackbits(x, axis=1, count=L), len(y), b"benchmark")
-    k = ot.Receiver(np.unpackbits(y, axis=1, count=L), len(x), b"benchmark")
-    offer = watch("base transfers", k.offer)
-    chosen = watch("base transfers", j.choose, offer)
-    watch("base transfers", k.learn_keys, chosen)
+    info, delta = b"benchmark", ot.fresh_delta()
+    r, offer = watch("base transfers", naor_pinkas.offer)
+    known, chosen = watch("base transfers", naor_pinkas.choose, offer, ot.delta_bits(delta), info)
+    both = watch("base transfers", naor_pinkas.both_keys, r, offer, chosen, info)
     sent["base"] += size(offer) + size(chosen)
+    j = ot.Sender(np.unpackbits(x, axis=1, count=L), len(y), info, delta, known)
+    k = ot.Receiver(np.unpackbits(y, axis=1, count=L), len(x), info, both)
     for chunk in range(j.plan.chunks):
         request = watch("k", k.request, chunk)
         transfer = watch("j", j.transfer, request)

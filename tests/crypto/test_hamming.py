@@ -323,7 +323,7 @@ def test_shares_for_the_server_are_uniform(toy_lattice):
     for s, id in (("hamming.open", "p0"), ("hamming.evaluate", "p1")):
         (message,) = (m for direction, st, i, m in sent if (direction, st, i) == ("up", s, id))
         (share,) = message["shares"].values()
-        values = mlwe.open_share(mlwe.Params.for_bits(63), share)
+        values = mlwe.open_share(mlwe.Params(63), share)
         assert len(np.unique(values)) == 64 and looks_uniform(share["values"])
 
 
@@ -409,4 +409,4 @@ def test_a_changed_base_choice_is_refused():
 
 def test_a_block_of_another_shape_is_said(toy_lattice):
     with pytest.raises(Mistake, match="distances came where"):
-        MLWE.combine(*([mlwe._share(mlwe.Params.for_bits(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)
+        MLWE.combine(*([mlwe._share(mlwe.Params(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)

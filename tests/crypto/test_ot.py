@@ -1,7 +1,5 @@
 """ot: the group, both layers of transfers, the hash and the sliced sums each against a slow version, and what each side sees."""
 
-import importlib.util
-import sys
 import tracemalloc
 
 import numpy as np
@@ -12,7 +10,7 @@ from uniformity import LEVEL, looks_uniform
 
 from grapevine.core import wire
 from grapevine.core.errors import Mistake
-from grapevine.crypto import ot
+from grapevine.crypto import naor_pinkas, ot, sliced
 from grapevine.crypto.ot import Hash, Plan, Receiver, Sender
 from grapevine.crypto.stream import context, hkdf
 
@@ -33,19 +31,16 @@ def send(message):
 
 @pytest.fixture(scope="module")
 def base():
-    """One real run of the base transfers, every message and state through the codec: the two sides' states."""
-    j, k = Sender(random_bits(1, 1), 1, INFO), Receiver(random_bits(1, 1), 1, INFO)
-    reply = j.choose(send(k.offer()))
-    k = Receiver.from_dict(send(k.to_dict()))
-    k.learn_keys(send(reply))
-    return j.to_dict(), k.to_dict()
+    """One real run of the base transfers, every message through the codec: what the two sides have of them."""
+    delta, (r, offer) = ot.fresh_delta(), naor_pinkas.offer()
+    known, reply = naor_pinkas.choose(send(offer), ot.delta_bits(delta), INFO)
+    return dict(delta=delta, keys=known), dict(keys=naor_pinkas.both_keys(r, offer, send(reply), INFO), offer=offer)
 
 
 def sides(base, y, x, chunk_bytes=ot.CHUNK_BYTES):
     """A sender and a receiver that have the base transfers behind them. Tests share one run of these; parties never do."""
-    j, k = Sender(y, len(x), INFO, chunk_bytes), Receiver(x, len(y), INFO, chunk_bytes)
-    j.take_keys(base[0]["delta"], base[0]["keys"])
-    return j, Receiver.from_dict(k.to_dict() | {"keys": base[1]["keys"]})
+    j, k = base
+    return Sender(y, len(x), INFO, **j, chunk_bytes=chunk_bytes), Receiver(x, len(y), INFO, k["keys"], chunk_bytes)
 
 
 def run(base, y, x, chunk_bytes=ot.CHUNK_BYTES):
@@ -54,107 +49,13 @@ def run(base, y, x, chunk_bytes=ot.CHUNK_BYTES):
     seen = []
     for chunk in range(j.plan.chunks):
         request = send(k.request(chunk))
-        j = Sender.from_dict(send(j.to_dict()))
+        j = Sender(y, len(x), INFO, **base[0], chunk_bytes=chunk_bytes, done=send(j.to_dict()))
         reply = send(j.transfer(request))
-        k = Receiver.from_dict(send(k.to_dict()))
+        k = Receiver(x, len(y), INFO, base[1]["keys"], chunk_bytes, send(k.to_dict()))
         k.receive(reply)
         seen.append((request, reply))
     J, K = send(j.share()), send(k.share())
     return ot.distances(J, K, len(y), len(x), y.shape[1]), J["share"], K["share"], seen
-
-
-# ------------------------------------------------------------------------------------------------------------- the group
-
-
-def floor_of_pi_times_two_to_the(bits):
-    """Machin's formula in integers: π = 16 arctan(1/5) − 4 arctan(1/239), with 64 bits to spare."""
-
-    def arctan_of_inverse(n):
-        total, term, k = 0, (1 << (bits + 64)) // n, 0
-        while term:
-            total += (-1) ** k * (term // (2 * k + 1))
-            term //= n * n
-            k += 1
-        return total
-
-    return (16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) >> 64
-
-
-def test_prime_of_rfc_3526():
-    # "The prime is: 2^3072 - 2^3008 - 1 + 2^64 * { [2^2942 pi] + 1690314 }. The generator is: 2."
-    assert ot.PRIME == 2**3072 - 2**3008 - 1 + 2**64 * (floor_of_pi_times_two_to_the(2942) + 1690314)
-    assert ot.GENERATOR == 2
-
-
-def test_prime_is_safe_and_two_generates_the_squares():
-    gmpy2 = pytest.importorskip("gmpy2")
-    assert gmpy2.is_prime(ot.PRIME) and gmpy2.is_prime(ot.ORDER) and ot.PRIME == 2 * ot.ORDER + 1
-    assert pow(ot.GENERATOR, ot.ORDER, ot.PRIME) == 1  # the order is prime and 2 is not 1
-
-
-def test_elements_outside_the_group_are_refused():
-    size = ot.ELEMENT
-    minus_four = ot.PRIME - 4  # -1 is no square modulo a prime that is 3 modulo 4
-    bad = [v.to_bytes(size, "big") for v in (0, 1, ot.PRIME - 1, ot.PRIME, ot.PRIME + 4, minus_four)]
-    for data in [*bad, b"", bytes(size - 1), 4, (4).to_bytes(size + 1, "big")]:
-        with pytest.raises(Mistake):
-            ot._element(data, "an element")
-    assert ot._element((4).to_bytes(size, "big"), "an element") == 4
-
-
-def without_gmpy2(monkeypatch):
-    """A second copy of the module, as it is where gmpy2 is not installed."""
-    monkeypatch.setitem(sys.modules, "gmpy2", None)
-    spec = importlib.util.spec_from_file_location("grapevine.crypto.ot_without_gmpy2", ot.__file__)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_python_integers_do_the_same(monkeypatch):
-    slow = without_gmpy2(monkeypatch)
-    assert slow.mpz is int
-    # Euler's criterion for primes, and a composite: (a/15) = (a/3)(a/5).
-    for a in range(13):
-        assert slow.jacobi(a, 13) == {0: 0, 1: 1, 12: -1}[pow(a, 6, 13)]
-        assert slow.jacobi(a, 15) == slow.jacobi(a, 3) * slow.jacobi(a, 5)
-    for a in (2, 3, 5, 12345678901234567890, ot.PRIME - 1, ot.PRIME - 4):
-        assert slow.jacobi(a, ot.PRIME) == (1 if pow(a, ot.ORDER, ot.PRIME) == 1 else -1)
-    assert slow.invert(7, ot.PRIME) * 7 % ot.PRIME == 1 and slow.powmod(3, 4, 80) == 1
-
-
-# ------------------------------------------------------------------------------------------------------- base transfers
-
-
-def test_the_receiver_has_the_chosen_key_and_not_the_other(base):
-    choices = np.unpackbits(np.frombuffer(base[0]["delta"], np.uint8), bitorder="little")
-    known, (zero, one) = base[0]["keys"], base[1]["keys"]
-    assert (known == np.where(choices[:, None], one, zero)).all()
-    assert (known != np.where(choices[:, None], zero, one)).any(axis=1).all()
-    assert len({key.tobytes() for key in (*zero, *one)}) == 256 and known.shape == (128, 32)
-    assert 20 < choices.sum() < 108  # Δ is drawn: 7.8 standard deviations either way
-
-
-def test_the_other_key_needs_a_power_that_the_receiver_lacks(monkeypatch):
-    """By hand in the group: PK_0·PK_1 = C, and the keys come from PK_0^r and PK_1^r."""
-    monkeypatch.setattr(ot, "SECURITY", 2)
-    r, offer = ot.base_offer()
-    keys, reply = ot.base_choose(offer, np.array([0, 1]), INFO)
-    exponent, c = int.from_bytes(r, "big"), int.from_bytes(offer["c"], "big")
-    assert int.from_bytes(offer["gr"], "big") == pow(2, exponent, ot.PRIME)
-    for index in (0, 1):
-        pk_0 = int.from_bytes(reply["pk"][index].tobytes(), "big")
-        pair = pk_0, c * pow(pk_0, -1, ot.PRIME) % ot.PRIME
-        what = context(
-            "naor-pinkas", index=index, choice=index, c=offer["c"], gr=offer["gr"], pk=reply["pk"][index].tobytes(), info=INFO
-        )
-        mine = pow(pair[index], exponent, ot.PRIME).to_bytes(ot.ELEMENT, "big")
-        assert hkdf(mine, what) == keys[index].tobytes()
-    # Another session's context gives other keys from the same numbers.
-    same, _ = ot.base_keys(r, offer, reply, INFO)
-    other, _ = ot.base_keys(r, offer, reply, b"another session")
-    assert (same[0] == keys[0]).all() and (other[0] != keys[0]).any()
 
 
 # ------------------------------------------------------------------------------------------------------------- extension
@@ -164,7 +65,7 @@ def test_the_other_key_needs_a_power_that_the_receiver_lacks(monkeypatch):
 def test_transpose(words):
     matrix = np.random.default_rng(words).integers(0, 2**64, (128, words), dtype=np.uint64)
     bits = np.unpackbits(matrix.view(np.uint8), axis=1, bitorder="little")
-    out = ot.transpose(matrix)
+    out = sliced.transpose(matrix)
     assert (np.unpackbits(out.view(np.uint8), axis=1, bitorder="little") == bits.T).all()
 
 
@@ -235,9 +136,9 @@ def to_planes(values, width, words):
 
 def test_slices():
     bits = random_bits(70, 5)
-    assert (ot.slice_bits(bits, 2) == to_planes(bits.T, 1, 2)).all()
+    assert (sliced.slice_bits(bits, 2) == to_planes(bits.T, 1, 2)).all()
     values = np.random.default_rng(1).integers(0, 2**13, (3, 70))
-    assert (ot.unslice(to_planes(values, 13, 2).reshape(3, 13, 2), 70) == values).all()
+    assert (sliced.unslice(to_planes(values, 13, 2).reshape(3, 13, 2), 70) == values).all()
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (3, 4), (70, 4), (130, 5000)])
@@ -252,24 +153,24 @@ def test_sums_and_wire_are_right_modulo_t(rows, length, pads):
     s, others = draw[pads](), rng.integers(0, t, (count, rows))
     y, x = random_bits(rows, length), random_bits(1, count)[0]
     first = 2 * length - count
-    sums, tau = plan.no_sums(), np.zeros((count, plan.width, plan.plane_bytes), np.uint8)
+    sums, tau = plan.sums()[0], np.zeros((count, plan.width, plan.plane_bytes), np.uint8)
     in_planes = [to_planes(v, plan.width, plan.words) for v in (s, others)]
-    ot._send(*in_planes, ot.slice_bits(y, plan.words), first, sums, tau)
+    sliced.send(*in_planes, sliced.slice_bits(y, plan.words), first, sums, tau)
 
     point, column = np.divmod(first + np.arange(count), length)
     delta = 1 - 2 * y.T[column].astype(int)
     expected = (s + delta - others) % t
     sent = np.zeros((count, plan.width, 8 * plan.words), np.uint8)
     sent[:, :, : plan.plane_bytes] = tau
-    assert (ot.unslice(sent.view(np.uint64), rows) == expected).all()
-    assert all((ot.unslice(sums, rows)[p] == s[point == p].sum(axis=0) % t).all() for p in (0, 1))
+    assert (sliced.unslice(sent.view(np.uint64), rows) == expected).all()
+    assert all((sliced.unslice(sums, rows)[p] == s[point == p].sum(axis=0) % t).all() for p in (0, 1))
 
     # k's pad is s where its choice is 0 and the other where it is 1; it ends with s + x(1 − 2y).
-    sums = plan.no_sums()
+    sums = plan.sums()[0]
     mine = to_planes(np.where(x[:, None], others, s), plan.width, plan.words)
-    ot._receive(mine, x, first, length, sums, tau)
+    sliced.receive(mine, x, first, length, sums, tau)
     got = (s + x[:, None] * delta) % t
-    assert all((ot.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
+    assert all((sliced.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
 
 
 # ---------------------------------------------------------------------------------------------------- equality with plain
@@ -317,7 +218,7 @@ def test_cost_is_what_is_sent(base):
     assert cost["u"] == sum(request["u"].nbytes for request, _ in seen)
     assert cost["tau"] == sum(reply["tau"].nbytes for _, reply in seen) and len(seen) == cost["chunks"] > 1
     assert cost["server"] == J.nbytes + K.nbytes
-    assert cost["base"] == sum(len(part) for part in base[1]["offer"].values()) + 128 * ot.ELEMENT
+    assert cost["base"] == sum(len(part) for part in base[1]["offer"].values()) + 128 * naor_pinkas.ELEMENT
 
 
 def test_reference_size_has_the_stated_bytes():
@@ -408,13 +309,6 @@ def test_repr_shows_no_secret(base):
         assert "hidden" in repr(side) and secret.hex() not in repr(side) and str(secret) not in repr(side)
 
 
-def test_delta_is_new_every_time(base):
-    j = Sender(random_bits(1, 1), 1, INFO)
-    pk = j.choose(base[1]["offer"])["pk"]
-    assert j.to_dict()["delta"] != base[0]["delta"] and (j.to_dict()["keys"] != base[0]["keys"]).any(axis=1).all()
-    assert len({key.tobytes() for key in pk}) == 128
-
-
 # ------------------------------------------------------------------------------------------------------------- bad messages
 
 
@@ -454,35 +348,12 @@ def test_broken_requests_are_refused(base):
         ot.distances(J, {"share": (J["share"] + 21) % 32}, 3, 4, 20)
 
 
-def test_broken_base_transfers_are_refused(base):
-    offer = base[1]["offer"]
-    j = Sender(random_bits(1, 1), 1, INFO)
-    for wrong in ({}, {"c": offer["c"]}, offer | {"c": bytes(384)}, offer | {"gr": offer["gr"][:-1]}):
-        with pytest.raises(Mistake):
-            j.choose(wrong)
-    with pytest.raises(Mistake, match="start with its offer"):
-        j.transfer({"chunk": 0, "u": np.zeros((128, 8), np.uint8)})
-    k = Receiver(random_bits(1, 1), 1, INFO)
-    with pytest.raises(Mistake, match="before the base transfers"):
-        k.request(0)
-    with pytest.raises(Mistake, match="did not offer"):
-        k.learn_keys({"pk": np.zeros((128, 384), np.uint8)})
-    k.take_offer(*ot.base_offer())
-    for wrong in ({}, {"pk": np.zeros((128, 384), np.uint8)}, {"pk": np.zeros((127, 384), np.uint8)}, {"pk": b""}):
-        with pytest.raises(Mistake):
-            k.learn_keys(wrong)
-
-
-def test_r_is_forgotten_once_it_is_used(base):
-    assert base[1]["secret"] == b""
-
-
 @pytest.mark.parametrize("points", [0, -1, True, 2.0])
 def test_numbers_of_points_are_checked(points):
     with pytest.raises(Mistake, match="should be 1 or more"):
-        Sender(random_bits(2, 8), points, INFO)
+        Sender(random_bits(2, 8), points, INFO, bytes(16), np.zeros((128, 32), np.uint8))
     with pytest.raises(Mistake, match="should be 1 or more"):
-        Receiver(random_bits(2, 8), points, INFO)
+        Receiver(random_bits(2, 8), points, INFO, np.zeros((2, 128, 32), np.uint8))
 
 
 # ------------------------------------------------------------------------------------------------------------------ full size
@@ -497,16 +368,3 @@ def test_reference_size(base):
     H = ot.distances(j.share(), k.share(), 500, 500, 4096)
     sign_y, sign_x = 1.0 - 2.0 * y, 1.0 - 2.0 * x
     assert (H == (4096 - sign_y @ sign_x.T) / 2).all()
-
-
-@pytest.mark.slow
-def test_base_transfers_without_gmpy2(monkeypatch):
-    slow = without_gmpy2(monkeypatch)
-    r, offer = slow.base_offer()
-    choices = random_bits(1, ot.SECURITY)[0]
-    known, reply = slow.base_choose(offer, choices, INFO)
-    zero, one = slow.base_keys(r, offer, reply, INFO)
-    assert (known == np.where(choices[:, None], one, zero)).all()
-    # The same numbers with gmpy2.
-    fast = ot.base_keys(r, offer, reply, INFO)
-    assert (fast[0] == zero).all() and (fast[1] == one).all()

@@ -229,8 +229,8 @@ class Occasion:
     parties: tuple[str, ...]  # sorted: who takes part in this attempt
 
     def context(self, label: str, **parts: int | str | bytes) -> bytes:
-        where = dict(session=self.session, roster=self.roster, keys=self.keys, step=self.step, round=self.round)
-        return context(label, **where, attempt=self.attempt, parties=self._names, **parts)
+        return context(label, session=self.session, roster=self.roster, keys=self.keys, step=self.step, round=self.round,
+                       attempt=self.attempt, parties=self._names, **parts)  # fmt: skip
 
     @cached_property
     def _names(self) -> bytes:

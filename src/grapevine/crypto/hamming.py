@@ -27,9 +27,9 @@ from grapevine.core import Id, Server, SubProtocol, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import Array, Form
 from grapevine.core.server import Forms
-from grapevine.crypto import mlwe, psm, session
+from grapevine.crypto import mlwe, naor_pinkas, ot, paillier, psm, session
 from grapevine.crypto.bits import hamming
-from grapevine.crypto.stream import context, fresh_secret
+from grapevine.crypto.stream import context
 
 if TYPE_CHECKING:
     from grapevine.core import Client
@@ -327,24 +327,16 @@ class Paillier(Encrypted):
     key_bits: int = param(3072, "", "size of the Paillier modulus; 2048 is the least")
 
     def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
-        from grapevine.crypto import paillier
-
         key = paillier.make_key(self.key_bits)
         return key.to_dict(), paillier.encrypt_columns(key, bits)
 
     def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
-        from grapevine.crypto import paillier
-
         return paillier.answer(message, bits)
 
     def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
-        from grapevine.crypto import paillier
-
         return paillier.open_answer(paillier.SecretKey.from_dict(secret), answer, shape[0], bits, shape[1])
 
     def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
-        from grapevine.crypto import paillier
-
         return _shaped(paillier.distances(from_j, from_k, *shape, bits).astype(np.uint16), shape)
 
     def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
@@ -354,8 +346,6 @@ class Paillier(Encrypted):
         )
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
-        from grapevine.crypto import paillier
-
         cost = paillier.cost(n_j, n_k, bits, self.key_bits)
         return dict(once=cost["columns"], pair=cost["masked"], server=cost["server"])
 
@@ -382,23 +372,17 @@ class Ot(SecureHamming):
 
     def prelude(self, client: Client) -> dict:
         """As receiver k: one offer for the base transfers with every sender."""
-        from grapevine.crypto import ot
-
-        secret, offer = ot.base_offer()
+        secret, offer = naor_pinkas.offer()
         client.memory["ot.offer"] = dict(secret=secret, offer=offer)
         return parcel(client, "base offer", offer)
 
     def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
         """As sender j: choose in every receiver's base transfers. The choices Δ are this pair's alone."""
-        from grapevine.crypto import ot
-
         replies, keys = {}, {}
         for k, sent in preludes.items():
             if k != client.name and roles(client.name, k, sorted(client.pinned))[0] == client.name:
-                delta = fresh_secret()[: ot.SECURITY // 8]
-                choices = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
-                offer = unpack(client, k, "base offer", sent)
-                key, reply = ot.base_choose(offer, choices, _pair_info(client, client.name, k))
+                delta, offer = ot.fresh_delta(), unpack(client, k, "base offer", sent)
+                key, reply = naor_pinkas.choose(offer, ot.delta_bits(delta), _pair_info(client, client.name, k))
                 replies[k] = parcel(client, "base choice", reply, k)
                 keys[k] = dict(delta=delta, keys=key)
         client.memory["ot.keys"] = keys
@@ -406,8 +390,6 @@ class Ot(SecureHamming):
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         """As receiver k: the base keys, and the first chunk's choices, masked. `preludes[j]` are the replies of sender j."""
-        from grapevine.crypto import ot
-
         plain = np.unpackbits(bits, axis=1, count=group.bits)
         client.memory["bits"] = dict(packed=bits, length=group.bits, counts=group.counts, round=group.round)
         own = client.memory["ot.offer"]
@@ -416,11 +398,11 @@ class Ot(SecureHamming):
             if client.name not in replies or not group.counts.get(j) or not len(bits):
                 continue
             info = _pair_info(client, j, client.name)
-            receiver = ot.Receiver(plain, group.counts[j], info, self.chunk_bytes)
-            receiver.take_offer(own["secret"], own["offer"])
-            receiver.learn_keys(unpack(client, j, "base choice", replies[client.name], client.name))
+            choice = unpack(client, j, "base choice", replies[client.name], client.name)
+            keys = naor_pinkas.both_keys(own["secret"], own["offer"], choice, info)
+            receiver = ot.Receiver(plain, group.counts[j], info, keys, self.chunk_bytes)
             requests[j] = parcel(client, "request", receiver.request(0), j, group.round)
-            client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
+            client.memory[f"ot.receiver.{j}"] = dict(receiver.to_dict(), keys=keys)
         del client.memory["ot.offer"]  # base transfers serve one computation of H: a second one would reuse their masks
         return dict(requests=requests)
 
@@ -433,18 +415,13 @@ class Ot(SecureHamming):
     )
     def transfer(self, client: Client, requests: dict) -> dict:
         """As sender j: a chunk for every receiver that asks; after the last one, the share for the server."""
-        from grapevine.crypto import ot
-
         own = client.memory["bits"]
         plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
         chunks, shares = {}, {}
         for k, request in requests.items():
-            slot = f"ot.sender.{k}"
-            if slot in client.memory:
-                sender = ot.Sender.from_dict(client.memory[slot])
-            else:
-                sender = ot.Sender(plain, own["counts"][k], _pair_info(client, client.name, k), self.chunk_bytes)
-                sender.take_keys(**client.memory["ot.keys"][k])
+            slot, keys, info = f"ot.sender.{k}", client.memory["ot.keys"][k], _pair_info(client, client.name, k)
+            done = client.memory.get(slot)
+            sender = ot.Sender(plain, own["counts"][k], info, **keys, chunk_bytes=self.chunk_bytes, done=done)
             chunk = sender.transfer(unpack(client, k, "request", request, client.name, own["round"]))
             chunks[k] = parcel(client, "chunk", chunk, k, own["round"])
             client.memory[slot] = sender.to_dict()
@@ -458,23 +435,22 @@ class Ot(SecureHamming):
     @step(reveals=dict(requests="nothing: masked choices", shares=SHARE), like=dict(requests=[PARCEL], shares=[dict]))
     def receive(self, client: Client, chunks: dict) -> dict:
         """As receiver k: take a chunk of every sender; then the next request, or the share for the server."""
-        from grapevine.crypto import ot
-
-        round, requests, shares = client.memory["bits"]["round"], {}, {}
+        own, requests, shares = client.memory["bits"], {}, {}
+        plain = np.unpackbits(own["packed"], axis=1, count=own["length"])
         for j, chunk in chunks.items():
-            receiver = ot.Receiver.from_dict(client.memory[f"ot.receiver.{j}"])
-            receiver.receive(unpack(client, j, "chunk", chunk, client.name, round))
+            slot, info = f"ot.receiver.{j}", _pair_info(client, j, client.name)
+            done = client.memory[slot]
+            receiver = ot.Receiver(plain, own["counts"][j], info, done["keys"], self.chunk_bytes, done)
+            receiver.receive(unpack(client, j, "chunk", chunk, client.name, own["round"]))
             if receiver.next == receiver.plan.chunks:
                 shares[j] = receiver.share()
-                del client.memory[f"ot.receiver.{j}"]
+                del client.memory[slot]
             else:
-                requests[j] = parcel(client, "request", receiver.request(receiver.next), j, round)
-                client.memory[f"ot.receiver.{j}"] = receiver.to_dict()
+                requests[j] = parcel(client, "request", receiver.request(receiver.next), j, own["round"])
+                client.memory[slot] = dict(receiver.to_dict(), keys=done["keys"])
         return dict(requests=requests, shares=shares)
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
-        from grapevine.crypto import ot
-
         present, ids = set(firsts), group.ids
         requests = {k: dict(first["requests"]) for k, first in firsts.items()}
         from_j: dict[tuple[str, str], dict] = {}
@@ -506,8 +482,6 @@ class Ot(SecureHamming):
         return dict(once=0.0, pair=3 + 8 * n_j * n_k * bits / (500 * 500 * 4096))
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
-        from grapevine.crypto import ot
-
         cost = ot.cost(n_j, n_k, bits, self.chunk_bytes)
         return dict(once=0, pair=cost["base"] + cost["u"] + cost["tau"], server=cost["server"])
 

@@ -23,16 +23,15 @@ of two above L: h = 0 and h = L stay apart.
 
 Parameters (derived in docs/mlwe-parameters.md, hardness computed by benchmarks/mlwe_security.py): ring Z_q[x]/(x^512 + 1),
 rank 7, q = 2^80, ternary secrets, discrete Gaussian errors of standard deviation 3.2. Bits of up to 512 rows are the
-coefficients of one plaintext; further rows use further secrets on the same a_l, so that u is returned only once.
-q is a power of two and the evaluator needs only sums with signs, so nothing needs an NTT: values are two limbs of 40 bits and
-every product is a float64 matrix product whose sums stay below 2^53, hence exact.
+coefficients of one plaintext; further rows use further secrets on the same a_l, so that u is returned only once. The arithmetic
+is exact (`lattice`).
 
 Security claim, for honest-but-curious parties:
 - client k learns nothing of B_j but its size. Assumption: module-LWE with these parameters; the a_l and A_0 are AES-CTR
   output of a seed that j draws honestly.
 - client j learns nothing of B_k but its size. It sees T, uniform because of r, and an error and a vector u that must not
   depend on B_k: u is hidden by the encryption of zero (module-LWE with k's secret w), the error by the flood (statistical
-  distance at most 2^-46.7 for 500 x 500 rows of 4096 bits; `flood_distance`).
+  distance at most 2^-46.7 for 500 x 500 rows of 4096 bits; benchmarks/mlwe_security.py).
 - the server learns H and nothing else: R is uniform, T = H + R.
 Collusion: server and j together learn H and nothing more of B_k (they can simulate the reply from T); server and k learn H
 and nothing more of B_j. H itself with one's own rows tells much about the other's: that is the price of the ideal H, see the
@@ -47,29 +46,36 @@ Threads: whatever BLAS uses; the result is exact, so it does not depend on them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal, localcontext
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.crypto.checks import array, count
+from grapevine.crypto.lattice import (
+    EXACT,
+    LIMB,
+    LIMB_BYTES,
+    convolve,
+    expand,
+    from_bytes,
+    gauss,
+    limb_of,
+    pieces,
+    product,
+    ternary,
+    to_bytes,
+    to_wire,
+)
 from grapevine.crypto.stream import SECRET_BYTES, Stream, context, fresh_secret
 
-LIMB = 40  # bits of a limb; q = 2^(2 * LIMB)
 LOG_Q = 2 * LIMB
 MASK = (1 << LIMB) - 1
-LIMB_BYTES = LIMB // 8
-SIGMA = 3.2  # standard deviation of the errors
-TAIL = 29  # errors lie in -TAIL..TAIL: nine standard deviations; what lies beyond is less than the 64-bit table resolves
-EXACT = 1 << 53  # integers up to here are exact in float64
 MOST_BITS = 1 << 15  # T and R then fit 16 bits
 COLUMNS = 1024  # bit columns expanded from the seed at a time; part of the wire format, as each piece has its own stream
 POINTS = 512  # points of client k evaluated at a time
 VALUES = 1 << 18  # distances packed at a time
-LEAF = 128  # matrices of this side are multiplied as they are; larger ones are halved first
-FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class Params:
     ring: int = 512
     rank: int = 7
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 1 <= self.bits <= MOST_BITS:
             raise Mistake(f"bits={self.bits} is out of range for the mlwe protocol: choose 1 to {MOST_BITS}, as in --bits 4096.")
         if self.ring < 1 or self.ring & (self.ring - 1) or self.rank < 1 or self.dimension << LIMB > EXACT:
@@ -114,6 +120,14 @@ class Params:
         """Top bits of a returned coefficient that travel; the rest is rounded away."""
         return 24 if self.log_t <= 13 else 32
 
+    def blocks(self, points: int) -> int:
+        """Rows go by the ring: so many secrets."""
+        return -(-points // self.ring)
+
+    def public(self, seed: bytes, label: str, piece: int, limb: int, count: int) -> np.ndarray:
+        """One limb of `count` vectors of public ring elements."""
+        return expand(seed, label, piece, limb, (count, self.rank, self.ring))
+
 
 @dataclass(frozen=True, eq=False)
 class Secret:
@@ -129,7 +143,7 @@ class Secret:
     @classmethod
     def from_bytes(cls, params: Params, data: bytes) -> Secret:
         points = int.from_bytes(data[:4], "big")
-        shape = (_blocks(params, points), params.rank, params.ring)
+        shape = (params.blocks(points), params.rank, params.ring)
         values = np.frombuffer(data[4:], np.uint8)
         if len(data) < 4 or points < 1 or values.size != math.prod(shape) or values.max() > 2:
             raise Mistake(f"a stored mlwe secret of {len(data)} bytes does not fit {params}: start the exchange again.")
@@ -147,26 +161,26 @@ def encrypt(params: Params, bits: np.ndarray) -> tuple[Secret, dict]:
 def _encrypt(params: Params, bits: np.ndarray, seed: bytes, stream: Stream) -> tuple[Secret, dict]:
     bits = _check_bits(params, bits)
     points = len(bits)
-    secret = Secret(params, points, _ternary(stream, (_blocks(params, points), params.rank, params.ring)))
+    secret = Secret(params, points, ternary(stream, (params.blocks(points), params.rank, params.ring)))
     bodies = np.empty((params.bits, points, 2 * LIMB_BYTES), np.uint8)
-    for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
-        a = [_expand(params, seed, "columns", piece, limb, columns.stop - columns.start) for limb in (0, 1)]
-        for block, rows in enumerate(_pieces(points, params.ring)):
+    for piece, columns in enumerate(pieces(params.bits, COLUMNS)):
+        a = [params.public(seed, "columns", piece, limb, columns.stop - columns.start) for limb in (0, 1)]
+        for block, rows in enumerate(pieces(points, params.ring)):
             low, high = _inner(params, a, secret.s[block], rows.stop - rows.start)
-            low += _gauss(stream, low.shape)
+            low += gauss(stream, low.shape)
             high += bits[rows, columns].T.astype(np.int64) << (LIMB - params.log_t)
-            bodies[columns, rows] = _to_wire(low, high)
+            bodies[columns, rows] = to_wire(low, high)
     key = np.empty((len(secret.s), params.rank, params.ring, 2 * LIMB_BYTES), np.uint8)
-    a = [_expand(params, seed, "key", 0, limb, params.rank) for limb in (0, 1)]
+    a = [params.public(seed, "key", 0, limb, params.rank) for limb in (0, 1)]
     for block, s in enumerate(secret.s):
         low, high = _inner(params, a, s, params.ring)
-        key[block] = _to_wire(low + _gauss(stream, low.shape), high)
+        key[block] = to_wire(low + gauss(stream, low.shape), high)
     return secret, dict(seed=seed, bodies=bodies, key=key)
 
 
 def _inner(params: Params, a: list[np.ndarray], s: np.ndarray, wanted: int) -> list[np.ndarray]:
     """<a, s> limb by limb, the first coefficients only."""
-    return [_convolve(one, s[:, None])[:, 0, :wanted] for one in a]
+    return [convolve(one, s[:, None])[:, 0, :wanted] for one in a]
 
 
 def decrypt(secret: Secret, reply: dict) -> dict:
@@ -175,10 +189,10 @@ def decrypt(secret: Secret, reply: dict) -> dict:
     _check_reply(params, reply, points)
     step = params.kept - params.log_t
     T = np.empty((len(reply["a"]), points), np.uint16)
-    for some in _pieces(len(T), POINTS):
-        u = _from_bytes(reply["a"][some]).astype(np.float64).reshape(-1, params.rank, params.ring)
-        v = _from_bytes(reply["b"][some])
-        for block, rows in enumerate(_pieces(points, params.ring)):
+    for some in pieces(len(T), POINTS):
+        u = from_bytes(reply["a"][some]).astype(np.float64).reshape(-1, params.rank, params.ring)
+        v = from_bytes(reply["b"][some])
+        for block, rows in enumerate(pieces(points, params.ring)):
             (inner,) = _inner(params, [u], secret.s[block], rows.stop - rows.start)
             T[some, rows] = v[:, rows] - inner + (1 << (step - 1)) >> step & (params.t - 1)
     return _share(params, T.T)
@@ -199,7 +213,7 @@ def _evaluate(params: Params, message: dict, bits: np.ndarray, stream: Stream) -
     a = np.empty((len(bits), params.dimension, width), np.uint8)
     b = np.empty((len(bits), points_j, width), np.uint8)
     shares = np.empty((len(bits), points_j), np.uint16)
-    for rows in _pieces(len(bits), POINTS):
+    for rows in pieces(len(bits), POINTS):
         sums = np.zeros((2, rows.stop - rows.start, params.dimension + points_j), np.int64)
         _add_columns(params, message, bits[rows], sums)
         _add_zero(params, message, sums, stream)
@@ -215,13 +229,13 @@ def _evaluate(params: Params, message: dict, bits: np.ndarray, stream: Stream) -
 
 def _add_columns(params: Params, message: dict, bits: np.ndarray, sums: np.ndarray) -> None:
     """Adds sum_l (1 - 2 b'_l) (a_l, b_l), limb by limb, one row per point."""
-    for piece, columns in enumerate(_pieces(params.bits, COLUMNS)):
+    for piece, columns in enumerate(pieces(params.bits, COLUMNS)):
         signs = 1.0 - 2.0 * bits[:, columns]
         count = signs.shape[1]
         for limb in (0, 1):
-            a = _expand(params, message["seed"], "columns", piece, limb, count).reshape(count, params.dimension)
-            sums[limb, :, : params.dimension] += _product(signs, a)
-            sums[limb, :, params.dimension :] += _product(signs, _limb(message["bodies"][columns], limb))
+            a = params.public(message["seed"], "columns", piece, limb, count).reshape(count, params.dimension)
+            sums[limb, :, : params.dimension] += product(signs, a)
+            sums[limb, :, params.dimension :] += product(signs, limb_of(message["bodies"][columns], limb))
 
 
 def _add_zero(params: Params, message: dict, sums: np.ndarray, stream: Stream) -> None:
@@ -231,13 +245,13 @@ def _add_zero(params: Params, message: dict, sums: np.ndarray, stream: Stream) -
     its own: the flood is one.
     """
     _, points, width = sums.shape
-    w = _ternary(stream, (points, params.rank, params.ring)).astype(np.float64)
+    w = ternary(stream, (points, params.rank, params.ring)).astype(np.float64)
     for limb in (0, 1):
-        a = _expand(params, message["seed"], "key", 0, limb, params.rank)  # a[i, m]
-        p = _limb(message["key"], limb).transpose(1, 0, 2)  # p[i, block]
-        zero = _convolve(w, np.concatenate([a, p], axis=1))
+        a = params.public(message["seed"], "key", 0, limb, params.rank)  # a[i, m]
+        p = limb_of(message["key"], limb).transpose(1, 0, 2)  # p[i, block]
+        zero = convolve(w, np.concatenate([a, p], axis=1))
         sums[limb] += zero.reshape(points, -1)[:, :width]
-    sums[0, :, : params.dimension] += _gauss(stream, (points, params.dimension))
+    sums[0, :, : params.dimension] += gauss(stream, (points, params.dimension))
 
 
 def _flood(params: Params, stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
@@ -262,7 +276,7 @@ def _round(params: Params, sums: np.ndarray) -> np.ndarray:
     """The top `kept` bits of each value mod q, rounded to nearest, as bytes."""
     drop = LIMB - params.kept
     high = sums[1] + (sums[0] >> LIMB) + (1 << (drop - 1)) >> drop
-    return _to_bytes(high, params.kept // 8)
+    return to_bytes(high, params.kept // 8)
 
 
 # ---- the server ----
@@ -286,25 +300,26 @@ def _share(params: Params, values: np.ndarray) -> dict:
     rows, columns = values.shape
     flat = np.ascontiguousarray(values).reshape(-1)
     packed = np.empty(_share_bytes(params, rows * columns), np.uint8)
-    for some in _pieces(flat.size, VALUES):
+    for some in pieces(flat.size, VALUES):
         words = (flat[some] & (params.t - 1)).astype("<u2")[:, None].view(np.uint8)
         bits = np.unpackbits(words, axis=1, bitorder="little")[:, : params.log_t]
         packed[_share_slice(params, some)] = np.packbits(bits, bitorder="little")
     return dict(rows=rows, columns=columns, values=packed)
 
 
-def open_share(params: Params, share: dict) -> np.ndarray:
+def open_share(params: Params, share: dict[str, Any]) -> np.ndarray:
     """The (n_j, n_k) values of a share, uint16."""
-    rows, columns, packed = share.get("rows"), share.get("columns"), share.get("values")
-    if not (_is_count(rows) and _is_count(columns)):
-        raise Mistake(f"a share of {rows} x {columns} distances is not one: start the exchange again.")
-    _check_array("a share", packed, (_share_bytes(params, rows * columns),))
+    rows, columns = (
+        count(share.get("rows"), "a share's number of rows"),
+        count(share.get("columns"), "a share's number of columns"),
+    )
+    packed = array(share.get("values"), (_share_bytes(params, rows * columns),), "a share")
     flat = np.empty(rows * columns, np.uint16)
-    for some in _pieces(flat.size, VALUES):
-        count = some.stop - some.start
-        padded = np.zeros((count, 16), np.uint8)
-        bits = np.unpackbits(packed[_share_slice(params, some)], count=count * params.log_t, bitorder="little")
-        padded[:, : params.log_t] = bits.reshape(count, params.log_t)
+    for some in pieces(flat.size, VALUES):
+        size = some.stop - some.start
+        padded = np.zeros((size, 16), np.uint8)
+        bits = np.unpackbits(packed[_share_slice(params, some)], count=size * params.log_t, bitorder="little")
+        padded[:, : params.log_t] = bits.reshape(size, params.log_t)
         flat[some] = np.packbits(padded, axis=1, bitorder="little").view("<u2")[:, 0]
     return flat.reshape(rows, columns)
 
@@ -318,144 +333,17 @@ def _share_slice(params: Params, values: slice) -> slice:
     return slice(_share_bytes(params, values.start), _share_bytes(params, values.stop))
 
 
-# ---- bounds and sizes, derived in docs/mlwe-parameters.md ----
-
-
-def error_sigma(params: Params) -> float:
-    """Standard deviation of one coefficient's error before the flood: sum x_l e_l + w e_0 - e_1 s."""
-    return SIGMA * math.sqrt(params.bits + 2 * params.dimension * 2 / 3)
-
-
-def flood_distance(params: Params, points_j: int, points_k: int) -> float:
-    """log2 of the statistical distance between client j's view of the errors of a pair and one that ignores B_k."""
-    norm = error_sigma(params) * math.sqrt(points_j * points_k)
-    return math.log2(norm * math.sqrt(FISHER) / 2) - params.flood_bits
-
-
-def failure(params: Params) -> float:
-    """log2 of the chance that one distance is wrong; minus infinity where the worst case still decodes."""
-    unit = LOG_Q - params.kept
-    worst = TAIL * (params.bits + 2 * params.dimension)  # error before the flood
-    margin = 2.0 ** (params.kept - params.log_t - 1) - (3 * 2.0 ** (params.flood_bits - 1) + worst) / 2.0**unit - 0.5
-    if margin > params.dimension / 2:
-        return -math.inf
-    return 1 - 2 * margin**2 / params.dimension / math.log(2)  # Hoeffding
+# ---- sizes ----
 
 
 def sizes(params: Params, points_j: int, points_k: int) -> dict[str, int]:
     """Bytes of one pair: `up` (once for all partners), `back`, and `server` (both shares)."""
-    key = _blocks(params, points_j) * params.dimension
+    key = params.blocks(points_j) * params.dimension
     return dict(
         up=SECRET_BYTES + 2 * LIMB_BYTES * (params.bits * points_j + key),
         back=points_k * (params.dimension + points_j) * params.kept // 8,
         server=2 * _share_bytes(params, points_j * points_k),
     )
-
-
-# ---- sampling ----
-
-
-def _ternary(stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
-    """Uniform in {-1, 0, 1}: bytes below 255 = 3 x 85, the others drawn again."""
-    count = math.prod(shape)
-    kept = np.empty(0, np.uint8)
-    while kept.size < count:
-        draw = stream.array((count - kept.size) * 257 // 256 + 16, "uint8")
-        kept = np.concatenate([kept, draw[draw < 255]])
-    return (kept[:count] % 3).astype(np.int8).reshape(shape) - 1
-
-
-def _gauss(stream: Stream, shape: tuple[int, ...]) -> np.ndarray:
-    """Discrete Gaussian of standard deviation SIGMA, by inversion of 64-bit words."""
-    return np.searchsorted(_gauss_table(), stream.array(shape), side="right") - TAIL
-
-
-@lru_cache(maxsize=1)
-def _gauss_table() -> np.ndarray:
-    """Entry i is 2^64 P(error <= i - TAIL); float64 would lose the tail, so it is computed in decimals."""
-    with localcontext() as decimals:
-        decimals.prec = 50
-        sigma = Decimal(str(SIGMA))
-        weights = [(-Decimal(x * x) / (2 * sigma * sigma)).exp() for x in range(-TAIL, TAIL + 1)]
-        total, below, table = sum(weights), Decimal(0), []
-        for weight in weights[:-1]:
-            below += weight
-            table.append(int(below / total * 2**64))
-    return np.array(table, np.uint64)
-
-
-# ---- ring arithmetic on limbs ----
-
-
-def _expand(params: Params, seed: bytes, label: str, piece: int, limb: int, count: int) -> np.ndarray:
-    """One limb of public uniform values out of the seed, float64 (count, rank, ring): each piece has a stream of its own."""
-    words = Stream(seed, context(f"mlwe {label}", piece=piece, limb=limb)).array((count, params.rank, params.ring))
-    words >>= np.uint64(64 - LIMB)
-    return words.view(np.int64).astype(np.float64)
-
-
-def _convolve(rows: np.ndarray, polynomials: np.ndarray) -> np.ndarray:
-    """sum_i rows[:, i] * polynomials[i, o] mod x^ring + 1, for (m, count, ring) and (count, outs, ring): int64 (m, outs, ring).
-
-    Exact when one side lies in {-1, 0, 1} and the other below 2^LIMB.
-    """
-    _, count, ring = rows.shape
-    assert count * ring << LIMB <= EXACT
-    f = polynomials.astype(np.float64)
-    return _toeplitz(rows, np.concatenate([-f, f], axis=-1)).astype(np.int64)
-
-
-def _toeplitz(rows: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """sum_i rows[:, i] @ M_io with M_io[d, c] = f[i, o, n + c - d].
-
-    Three products of half the size in the place of four. Each halving doubles the entries of one side at most, so every sum
-    keeps the bound count * n * 2^LIMB of the whole.
-    """
-    m, count, n = rows.shape
-    if n <= LEAF or n % 2:
-        outs = f.shape[1]
-        windows = np.lib.stride_tricks.sliding_window_view(f, n, axis=2)[:, :, n:0:-1]  # (count, outs, d, c)
-        matrix = windows.transpose(0, 2, 1, 3).reshape(count * n, outs * n)
-        return (rows.reshape(m, count * n) @ matrix).reshape(m, outs, n)
-    half = n // 2
-    first, second = rows[..., :half], rows[..., half:]
-    low, middle, high = f[..., :n], f[..., half : half + n], f[..., n:]
-    both = _toeplitz(first + second, middle)
-    return np.concatenate([both + _toeplitz(second, low - middle), both + _toeplitz(first, high - middle)], axis=-1)
-
-
-def _product(signs: np.ndarray, limbs: np.ndarray) -> np.ndarray:
-    """An exact integer matrix product by float64: signs in {-1, 1}, limbs below 2^LIMB."""
-    assert signs.shape[1] << LIMB <= EXACT
-    return (signs @ limbs).astype(np.int64)
-
-
-def _to_wire(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Values low + 2^40 high mod q as 10 little-endian bytes each."""
-    return np.concatenate([_to_bytes(low, LIMB_BYTES), _to_bytes(high + (low >> LIMB), LIMB_BYTES)], axis=-1)
-
-
-def _limb(wire: np.ndarray, limb: int) -> np.ndarray:
-    return _from_bytes(wire[..., limb * LIMB_BYTES : (limb + 1) * LIMB_BYTES]).astype(np.float64)
-
-
-def _to_bytes(values: np.ndarray, width: int) -> np.ndarray:
-    """The low `width` bytes of each integer, little-endian, in a new last axis."""
-    return np.ascontiguousarray(values, "<i8")[..., None].view(np.uint8)[..., :width]
-
-
-def _from_bytes(data: np.ndarray) -> np.ndarray:
-    padded = np.zeros((*data.shape[:-1], 8), np.uint8)
-    padded[..., : data.shape[-1]] = data
-    return padded.view("<i8")[..., 0]
-
-
-def _pieces(count: int, size: int) -> Iterator[slice]:
-    return (slice(start, min(start + size, count)) for start in range(0, count, size))
-
-
-def _blocks(params: Params, points: int) -> int:
-    return -(-points // params.ring)
 
 
 # ---- checks of whatever comes from outside ----
@@ -470,32 +358,20 @@ def _check_bits(params: Params, bits: np.ndarray) -> np.ndarray:
     return bits
 
 
-def _check_message(params: Params, message: dict) -> int:
+def _check_message(params: Params, message: dict[str, Any]) -> int:
     """The number of client j's points, once every part has the right form."""
     seed, bodies = message.get("seed"), message.get("bodies")
     if not isinstance(seed, bytes) or len(seed) != SECRET_BYTES:
         raise Mistake(f"the encrypted bits carry no seed of {SECRET_BYTES} bytes: ask the sender to start the exchange again.")
     points = bodies.shape[1] if isinstance(bodies, np.ndarray) and bodies.ndim == 3 else 0
-    _check_array("the encrypted bits", bodies, (params.bits, max(points, 1), 2 * LIMB_BYTES))
-    key = (_blocks(params, points), params.rank, params.ring, 2 * LIMB_BYTES)
-    _check_array("the public key", message.get("key"), key)
+    array(bodies, (params.bits, max(points, 1), 2 * LIMB_BYTES), "the encrypted bits")
+    array(message.get("key"), (params.blocks(points), params.rank, params.ring, 2 * LIMB_BYTES), "the public key")
     return points
 
 
-def _check_reply(params: Params, reply: dict, points_j: int) -> None:
+def _check_reply(params: Params, reply: dict[str, Any], points_j: int) -> None:
     a = reply.get("a")
     points_k = len(a) if isinstance(a, np.ndarray) and a.ndim == 3 else 0
     width = params.kept // 8
-    _check_array("the reply", a, (max(points_k, 1), params.dimension, width))
-    _check_array("the reply", reply.get("b"), (points_k, points_j, width))
-
-
-def _check_array(what: str, value: object, shape: tuple[int, ...]) -> None:
-    """Every byte is a valid value here, so type and shape are all there is to check."""
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.shape != shape:
-        found = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-        raise Mistake(f"{what} came as {found}, not uint8 {shape}: the parties must run the same version with the same --bits.")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    array(a, (max(points_k, 1), params.dimension, width), "the reply")
+    array(reply.get("b"), (points_k, points_j, width), "the reply")

@@ -1,13 +1,13 @@
 """Secure Hamming distances from oblivious transfer: XCLP's OT variant (section 3.2, after SHADE), batched over IKNP.
 
-Naor and Pinkas 2001 for 128 base transfers, Ishai, Kilian, Nissim and Petrank 2003 to extend them, and one *correlated*
-transfer for each (point of k, bit) with a vector over all rows of j, so points·L transfers rather than rows·points·L. Pure
-arithmetic: a message is a dict of arrays, bytes and integers; `Sender` and `Receiver` go to and from plain dicts between
-messages.
+Naor and Pinkas 2001 for 128 base transfers (`naor_pinkas`), Ishai, Kilian, Nissim and Petrank 2003 to extend them, and one
+*correlated* transfer for each (point of k, bit) with a vector over all rows of j, so points·L transfers rather than
+rows·points·L. Pure arithmetic: a message is a dict of arrays, bytes and integers; what `Sender` and `Receiver` carry from chunk
+to chunk is one too.
 
     client j (Sender): bits y                         client k (Receiver): bits x                              server
-                       <------------------ C, g^r ---  offer
-    choose: Δ          --------- PK_0 of 128 pairs ->  learn_keys
+                       <------------------ C, g^r ---  naor_pinkas.offer
+    naor_pinkas.choose --------- PK_0 of 128 pairs ->  naor_pinkas.both_keys
                        <---------- u of chunk 0 -----  request(0)
     transfer           --------- τ of chunk 0 ------>  receive
                        ...  chunk after chunk  ...
@@ -20,9 +20,8 @@ sums over l are K = Σ s + x(1 − 2y), j's are J = Σ s − Σ y, so K − J = 
 with H(q xor Δ), and τ = s + (1 − 2y) − H(q xor Δ) is all that is sent: rows · bits(L) bits a transfer. IKNP gives k the row H(q
 xor x·Δ).
 
-Numbers modulo t are held *bit-sliced*: plane b holds bit b of 64 rows in one word. Pads need no unpacking then, a wire vector
-is exactly bits(L) planes of rows bits, and additions are a ripple of and/xor over words. Bit 0 of a word is its lowest, words
-are little-endian.
+Numbers modulo t are held bit-sliced (`sliced`): pads need no unpacking then, and a wire vector is exactly bits(L) planes of rows
+bits.
 
 The hash H expands one 128-bit row to as many blocks as the vector takes. It is TMMO of Guo, Katz, Wang and Yu 2020 ("Efficient
 and secure multiparty computation from fixed-key block ciphers"): H(x, i) = π(π(x) xor i) xor π(x) with π = AES-128 under a
@@ -40,9 +39,6 @@ know both seeds of a pair), AES-256-CTR and HKDF as pseudorandom generators. y a
 transfers (PK_0 is uniform either way), and H is tweakable correlation-robust, which holds for AES-128 as an ideal cipher up to
 about (blocks hashed in a chunk)·(AES calls of the attacker)/2^128.
 
-Exponents are full-length and computed with gmpy2 where it is installed, else with Python's own integers: the same numbers, but
-about 10 s rather than 1.4 s of processor time on either side for the base transfers. Neither is constant-time.
-
 Cost is in bytes: 1.7 GB for 500 × 500 points of 4096 bits (`cost` says it beforehand). A chunk is at most CHUNK_BYTES of τ (or
 64 transfers, where those take more); a side holds its sums (rows·points·bits(L)/8 bytes) and, for one chunk, at most about
 three times CHUNK_BYTES. Rows are sent in eights, transfers go by the point, so the client with more points should be the
@@ -51,140 +47,36 @@ sender.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numba import njit
 
 from grapevine.core.errors import Mistake
-from grapevine.crypto.paillier import FixedBase, check_bits, count, fields
+from grapevine.crypto.checks import array, bit_table, count, fields
+from grapevine.crypto.naor_pinkas import ELEMENT, SECURITY
 from grapevine.crypto.stream import Stream, context, fresh_secret, hkdf
 
-try:
-    from gmpy2 import invert, jacobi, mpz, powmod
-except ImportError:  # the same numbers, slower
-
-    def invert(a: int, m: int) -> int:
-        return pow(a, -1, m)
-
-    def jacobi(a: int, m: int) -> int:
-        """The Jacobi symbol by quadratic reciprocity, for odd m: far cheaper than Euler's power."""
-        sign = 1
-        while a := a % m:
-            twos = (a & -a).bit_length() - 1
-            if twos % 2 and m % 8 in (3, 5):
-                sign = -sign
-            a >>= twos
-            if a % 4 == m % 4 == 3:
-                sign = -sign
-            a, m = m, a
-        return sign if m == 1 else 0
-
-    mpz, powmod = int, pow
-
-
-# RFC 3526, group 15: a safe prime, 7 modulo 8, so 2 is a square and generates the subgroup of prime order (P - 1)/2.
-PRIME = int(
-    "FFFFFFFFFFFFFFFFC90FDAA22168C234C4C6628B80DC1CD129024E088A67CC74020BBEA63B139B22514A08798E3404DD"
-    "EF9519B3CD3A431B302B0A6DF25F14374FE1356D6D51C245E485B576625E7EC6F44C42E9A637ED6B0BFF5CB6F406B7ED"
-    "EE386BFB5A899FA5AE9F24117C4B1FE649286651ECE45B3DC2007CB8A163BF0598DA48361C55D39A69163FA8FD24CF5F"
-    "83655D23DCA3AD961C62F356208552BB9ED529077096966D670C354E4ABC9804F1746C08CA18217C32905E462E36CE3B"
-    "E39E772C180E86039B2783A2EC07A28FB5C55DF06F4C52C9DE2BCBF6955817183995497CEA956AE515D2261898FA0510"
-    "15728E5A8AAAC42DAD33170D04507A33A85521ABDF1CBA64ECFB850458DBEF0A8AEA71575D060C7DB3970F85A6E1E4C7"
-    "ABF5AE8CDB0933D71E8C94E04A25619DCEE3D2261AD2EE6BF12FFA06D98A0864D87602733EC86A64521F2B18177B200C"
-    "BBE117577A615D6C770988C0BAD946E208E24FA074E5AB3143DB5BFCE0FD108E4B82D120A93AD2CAFFFFFFFFFFFFFFFF",
-    16,
-)
-ORDER = (PRIME - 1) // 2
-GENERATOR = 2
-ELEMENT = 384  # bytes of a group element
-SECURITY = 128  # base transfers, and bits of Δ
 CHUNK_BYTES = 32 << 20
 PIECE_BYTES = 1 << 18  # of pads made and used at a time, so that they stay in the processor's cache
 
 
-# ---------------------------------------------------------------------------------------- base transfers: Naor–Pinkas
+def _sliced() -> ModuleType:
+    from grapevine.crypto import sliced  # here, because numba takes half a second to load
+
+    return sliced
 
 
-def _element(data: Any, what: str) -> int:
-    """A group element that somebody sent."""
-    if not isinstance(data, bytes) or len(data) != ELEMENT:
-        raise Mistake(f"{what} should be {ELEMENT} bytes: the sender runs another protocol or version")
-    value = mpz(int.from_bytes(data, "big"))
-    if not 1 < value < PRIME - 1 or jacobi(value, PRIME) != 1:
-        raise Mistake(f"{what} is not in the group of RFC 3526: the sender's message is broken")
-    return value
+def fresh_delta() -> bytes:
+    """Δ, whose bits are the sender's choices in the base transfers."""
+    return fresh_secret()[: SECURITY // 8]
 
 
-def _element_bytes(value: int) -> bytes:
-    return int(value).to_bytes(ELEMENT, "big")
-
-
-def _exponent() -> int:
-    return 1 + secrets.randbelow(ORDER - 1)
-
-
-def base_offer() -> tuple[bytes, dict[str, bytes]]:
-    """The base sender: its secret r, and the message C, g^r. Nobody but it knows the logarithm of C."""
-    r = _exponent()
-    c = powmod(mpz(GENERATOR), _exponent(), PRIME)
-    return _element_bytes(r), {"c": _element_bytes(c), "gr": _element_bytes(powmod(mpz(GENERATOR), r, PRIME))}
-
-
-def base_choose(offer: dict[str, bytes], choices: np.ndarray, info: bytes) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The base receiver: for each choice bit the one key it can know, and the message PK_0 of each pair.
-
-    It knows the logarithm of PK_choice only; the other of the pair is C / PK_choice.
-    """
-    c, gr = (_element(data, "C or g^r of the base transfers") for data in fields(offer, "c", "gr"))
-    known = FixedBase(mpz(GENERATOR), mpz(PRIME), PRIME.bit_length())
-    shared = FixedBase(gr, mpz(PRIME), PRIME.bit_length())
-    keys, sent = [], []
-    for index, choice in enumerate(choices.tolist()):
-        exponent = _exponent()
-        pk = known.power(exponent)
-        pk_0 = _element_bytes(c * invert(pk, PRIME) % PRIME if choice else pk)
-        keys.append(_base_key(shared.power(exponent), index, choice, offer, pk_0, info))
-        sent.append(pk_0)
-    return _key_array(keys), {"pk": np.frombuffer(b"".join(sent), np.uint8).reshape(-1, ELEMENT)}
-
-
-def base_keys(r: bytes, offer: dict[str, bytes], reply: dict[str, np.ndarray], info: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """The base sender: both keys of every pair, from PK_0^r and C^r / PK_0^r."""
-    sent = _array(*fields(reply, "pk"), np.uint8, (SECURITY, ELEMENT), "the keys of the base transfers")
-    exponent = int.from_bytes(r, "big")
-    c_r = powmod(mpz(int.from_bytes(offer["c"], "big")), exponent, PRIME)
-    keys: tuple[list[bytes], list[bytes]] = ([], [])
-    for index, data in enumerate(sent):
-        pk_0 = data.tobytes()
-        power = powmod(_element(pk_0, "a key of the base transfers"), exponent, PRIME)
-        keys[0].append(_base_key(power, index, 0, offer, pk_0, info))
-        keys[1].append(_base_key(c_r * invert(power, PRIME) % PRIME, index, 1, offer, pk_0, info))
-    return _key_array(keys[0]), _key_array(keys[1])
-
-
-def _base_key(power: int, index: int, choice: int, offer: dict[str, bytes], pk_0: bytes, info: bytes) -> bytes:
-    what = context("naor-pinkas", index=index, choice=choice, c=offer["c"], gr=offer["gr"], pk=pk_0, info=info)
-    return hkdf(_element_bytes(power), what)
-
-
-def _key_array(keys: list[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)
-
-
-def _array(array: Any, dtype: Any, shape: tuple[int, ...], what: str) -> np.ndarray:
-    """An array that somebody sent."""
-    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
-        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise Mistake(f"{what} should be {np.dtype(dtype)} {shape} but is {found}: the sender runs another protocol or version")
-    return np.ascontiguousarray(array)
-
-
-# ----------------------------------------------------------------------------------------------- extension: IKNP
+def delta_bits(delta: bytes) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
 
 
 def expand(keys: np.ndarray, chunk: int, size: int) -> np.ndarray:
@@ -193,36 +85,6 @@ def expand(keys: np.ndarray, chunk: int, size: int) -> np.ndarray:
     for i, key in enumerate(keys):
         out[i] = np.frombuffer(Stream(key.tobytes(), context("iknp", chunk=chunk, index=i)).bytes(size), np.uint8)
     return out
-
-
-@njit(cache=True)
-def transpose(matrix):
-    """Bits of 128 rows of 64-bit words (128, n) to (64 n, 2): word h of line r has at bit i the bit r of row 64 h + i."""
-    words = matrix.shape[1]
-    out = np.empty((64 * words, 2), np.uint64)
-    block = np.empty(64, np.uint64)
-    for word in range(words):
-        for half in range(2):
-            for i in range(64):
-                block[i] = matrix[64 * half + i, word]
-            # Swap ever smaller squares off the diagonal: 32 × 32, 16 × 16, ... 1 × 1.
-            step = 32
-            mask = np.uint64(0x00000000FFFFFFFF)
-            while step:
-                shift = np.uint64(step)
-                for i in range(64):
-                    if i & step == 0:
-                        t = ((block[i] >> shift) ^ block[i + step]) & mask
-                        block[i] ^= t << shift
-                        block[i + step] ^= t
-                step >>= 1
-                mask ^= mask << np.uint64(step)
-            for i in range(64):
-                out[64 * word + i, half] = block[i]
-    return out
-
-
-# ------------------------------------------------------------------------------------------- hash: TMMO over AES-128
 
 
 class Hash:
@@ -243,113 +105,12 @@ class Hash:
     def __call__(self, lines: np.ndarray, first: int) -> np.ndarray:
         """`blocks` blocks for each line, numbered from `first`: uint64 of shape (lines, 2·blocks)."""
         inner = self._permute(np.ascontiguousarray(lines))
-        out = self._permute(_tweak(inner, np.uint64(first), self.blocks))
-        _whiten(out, inner)
+        tweaked = np.empty((len(lines), self.blocks, 2), np.uint64)
+        tweaked[:, :, 0] = inner[:, :1] ^ np.arange(self.blocks, dtype=np.uint64)
+        tweaked[:, :, 1] = (inner[:, 1] ^ np.arange(first, first + len(lines), dtype=np.uint64))[:, None]
+        out = self._permute(tweaked)
+        out ^= inner[:, None]
         return out.reshape(len(lines), 2 * self.blocks)
-
-
-@njit(cache=True)
-def _tweak(inner, first, blocks):
-    out = np.empty((len(inner), blocks, 2), np.uint64)
-    for line in range(len(inner)):
-        number = first + np.uint64(line)
-        for block in range(blocks):
-            out[line, block, 0] = inner[line, 0] ^ np.uint64(block)
-            out[line, block, 1] = inner[line, 1] ^ number
-    return out
-
-
-@njit(cache=True)
-def _whiten(out, inner):
-    for line in range(out.shape[0]):
-        for block in range(out.shape[1]):
-            out[line, block, 0] ^= inner[line, 0]
-            out[line, block, 1] ^= inner[line, 1]
-
-
-# ------------------------------------------------------------------------------------------ bit-sliced sums modulo t
-
-
-def slice_bits(bits: np.ndarray, words: int) -> np.ndarray:
-    """Bits of shape (rows, L) to (L, words): bit i of the words of column l is row i's."""
-    packed = np.packbits(bits.T, axis=1, bitorder="little")
-    out = np.zeros((packed.shape[0], 8 * words), np.uint8)
-    out[:, : packed.shape[1]] = packed
-    return out.view(np.uint64)
-
-
-def unslice(sums: np.ndarray, rows: int) -> np.ndarray:
-    """Bit-sliced numbers (points, width, words) to int64 of shape (points, rows)."""
-    out = np.zeros((len(sums), rows), np.int64)
-    for bit in range(sums.shape[1]):
-        plane = np.unpackbits(np.ascontiguousarray(sums[:, bit]).view(np.uint8), axis=1, bitorder="little")
-        out += plane[:, :rows].astype(np.int64) << bit
-    return out
-
-
-@njit(cache=True)
-def _send(pads, others, y, first, sums, wire):
-    """For each transfer: sums[point] += s, and onto the wire s + (1 − 2y) − other, both modulo 2^width."""
-    width, words = sums.shape[1:]
-    ones = ~np.uint64(0)
-    tau = np.empty((width, words), np.uint64)
-    tau_bytes = tau.view(np.uint8)
-    carry_sum, carry_plus, carry_minus = np.empty(words, np.uint64), np.empty(words, np.uint64), np.empty(words, np.uint64)
-    for line in range(len(wire)):
-        point, column = divmod(first + line, len(y))
-        carry_sum[:] = np.uint64(0)
-        carry_plus[:] = np.uint64(0)
-        carry_minus[:] = ones  # − v = not v + 1
-        for bit in range(width):
-            for w in range(words):
-                s = pads[line, bit * words + w]
-                total = sums[point, bit, w]
-                half = total ^ s
-                sums[point, bit, w] = half ^ carry_sum[w]
-                carry_sum[w] = (total & s) | (half & carry_sum[w])
-                # 1 − 2y: bit 0 is one; every other bit is one where y is, for −1
-                d = ones if bit == 0 else y[column, w]
-                half = s ^ d
-                plus = half ^ carry_plus[w]
-                carry_plus[w] = (s & d) | (half & carry_plus[w])
-                other = ~others[line, bit * words + w]
-                half = plus ^ other
-                tau[bit, w] = half ^ carry_minus[w]
-                carry_minus[w] = (plus & other) | (half & carry_minus[w])
-        for bit in range(width):
-            for at in range(wire.shape[2]):
-                wire[line, bit, at] = tau_bytes[bit, at]
-
-
-@njit(cache=True)
-def _receive(pads, choices, first, L, sums, wire):
-    """For each transfer: sums[point] += pad + choice·wire, modulo 2^width."""
-    width, words = sums.shape[1:]
-    tau = np.zeros((width, words), np.uint64)
-    tau_bytes = tau.view(np.uint8)
-    carry_pad, carry_wire = np.empty(words, np.uint64), np.empty(words, np.uint64)
-    for line in range(len(wire)):
-        point = (first + line) // L
-        chosen = ~np.uint64(0) if choices[line] else np.uint64(0)
-        for bit in range(width):
-            for at in range(wire.shape[2]):
-                tau_bytes[bit, at] = wire[line, bit, at]
-        carry_pad[:] = np.uint64(0)
-        carry_wire[:] = np.uint64(0)
-        for bit in range(width):
-            for w in range(words):
-                pad = pads[line, bit * words + w]
-                total = sums[point, bit, w]
-                half = total ^ pad
-                plus = half ^ carry_pad[w]
-                carry_pad[w] = (total & pad) | (half & carry_pad[w])
-                t = tau[bit, w] & chosen
-                half = plus ^ t
-                sums[point, bit, w] = half ^ carry_wire[w]
-                carry_wire[w] = (plus & t) | (half & carry_wire[w])
-
-
-# ---------------------------------------------------------------------------------------------------------- protocol
 
 
 @dataclass(frozen=True)
@@ -411,12 +172,30 @@ class Plan:
         step = max(1, PIECE_BYTES // (16 * self.blocks))
         return [(at, min(at + step, count)) for at in range(0, count, step)]
 
-    def no_sums(self) -> np.ndarray:
-        return np.zeros((self.points, self.width, self.words), np.uint64)
+    def sums(self, done: dict[str, Any] | None = None) -> tuple[np.ndarray, int]:
+        """A side's sums so far and the number of the next chunk, which is all that it carries from one to the next."""
+        if done is None:
+            return np.zeros((self.points, self.width, self.words), np.uint64), 0
+        return done["sums"].copy(), done["next"]
 
-    def share(self, values: np.ndarray) -> dict[str, np.ndarray]:
-        kind = np.uint16 if self.width <= 16 else np.uint32
-        return {"share": (values & ((1 << self.width) - 1)).astype(kind)}
+    def due(self, chunk: Any, expected: int) -> int:
+        """The chunk's number, if its turn has come."""
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk != expected or chunk >= self.chunks:
+            raise Mistake(
+                f"chunk {chunk!r} where chunk {expected} of {self.chunks} is due: chunks go one after another, run again"
+            )
+        return chunk
+
+    def share(self, sums: np.ndarray, done: int, less: np.ndarray | int = 0) -> dict[str, np.ndarray]:
+        """A side's share for the server, modulo t, once all chunks are done."""
+        if done != self.chunks:
+            raise Mistake(f"a share is asked for after {done} of {self.chunks} chunks: transfer the rest first")
+        values = _sliced().unslice(sums, self.rows) - less
+        return {"share": (values & ((1 << self.width) - 1)).astype(self.share_type)}
+
+    @property
+    def share_type(self) -> type[np.unsignedinteger]:
+        return np.uint16 if self.width <= 16 else np.uint32
 
 
 def cost(rows: int, points: int, L: int, chunk_bytes: int = CHUNK_BYTES) -> dict[str, int]:
@@ -435,98 +214,62 @@ def cost(rows: int, points: int, L: int, chunk_bytes: int = CHUNK_BYTES) -> dict
 
 
 class Sender:
-    """Client j. `rows` are its points; it is told how many points client k has."""
+    """Client j. `rows` are its points; it is told how many points client k has. `delta` and `keys` are its part of the base
+    transfers, `done` what an earlier `to_dict` gave."""
 
-    def __init__(self, bits: np.ndarray, points: int, info: bytes, chunk_bytes: int = CHUNK_BYTES):
-        self.bits = check_bits(bits, "client j's")
-        self.plan = Plan(self.bits.shape[0], count(points, "client k's number of points"), self.bits.shape[1], chunk_bytes)
-        self.info = info
-        self.sums = self.plan.no_sums()
-        self.next = 0
-        self._delta, self._keys = b"", np.empty((0, 32), np.uint8)
+    def __init__(self, bits: np.ndarray, points: int, info: bytes, delta: bytes, keys: np.ndarray,
+                 chunk_bytes: int = CHUNK_BYTES, done: dict[str, Any] | None = None):  # fmt: skip
+        self.bits = bit_table(bits, "client j's")
+        self.plan = Plan(len(self.bits), count(points, "client k's number of points"), self.bits.shape[1], chunk_bytes)
+        self.info, self._delta, self._keys = info, delta, keys
+        self.sums, self.next = self.plan.sums(done)
 
     def __repr__(self) -> str:
         return f"Sender({self.plan}, chunk {self.next}, secrets hidden)"
 
-    def choose(self, offer: dict[str, bytes]) -> dict[str, np.ndarray]:
-        """Draws Δ and uses its bits as choices in the base transfers."""
-        self._delta = fresh_secret()[: SECURITY // 8]
-        self._keys, reply = base_choose(offer, self._delta_bits(), self.info)
-        return reply
-
-    def take_keys(self, delta: bytes, keys: np.ndarray) -> None:
-        """The outcome of base transfers that were run earlier by `base_choose` with the bits of Δ as choices."""
-        self._delta, self._keys = delta, keys
-
-    def _delta_bits(self) -> np.ndarray:
-        return np.unpackbits(np.frombuffer(self._delta, np.uint8), bitorder="little")
+    def to_dict(self) -> dict[str, Any]:
+        return dict(sums=self.sums, next=self.next)
 
     def lines(self, chunk: int, u: np.ndarray) -> np.ndarray:
         """q of a chunk: line r is k's line, xor Δ where k's choice is one."""
         size = self.plan.padded(chunk)
-        u = _array(u, np.uint8, (SECURITY, size), "client k's u")
-        q = expand(self._keys, chunk, size) ^ (u * self._delta_bits()[:, None])
-        return transpose(q.view(np.uint64))
+        u = array(u, (SECURITY, size), "client k's u")
+        q = expand(self._keys, chunk, size) ^ (u * delta_bits(self._delta)[:, None])
+        return _sliced().transpose(q.view(np.uint64))
 
     def transfer(self, request: dict[str, Any]) -> dict[str, Any]:
         """One chunk: τ for client k, and j's own sums go on."""
         plan, (chunk, u) = self.plan, fields(request, "chunk", "u")
-        if not len(self._keys):
-            raise Mistake("client k asks for a chunk before the base transfers: start with its offer")
-        lines = self.lines(_expect(chunk, self.next, plan.chunks), u)
+        lines = self.lines(plan.due(chunk, self.next), u)
         others = lines ^ np.frombuffer(self._delta, np.uint64)
-        pads, first, y = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0], slice_bits(self.bits, plan.words)
+        pads, first, y = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0], _sliced().slice_bits(self.bits, plan.words)
         wire = np.empty(plan.tau_shape(chunk), np.uint8)
         for at, to in plan.pieces(chunk):
-            _send(pads(lines[at:to], first + at), pads(others[at:to], first + at), y, first + at, self.sums, wire[at:to])
+            pair = (pads(some[at:to], first + at) for some in (lines, others))
+            _sliced().send(*pair, y, first + at, self.sums, wire[at:to])
         self.next += 1
         return {"chunk": chunk, "tau": wire}
 
     def share(self) -> dict[str, np.ndarray]:
         """J = Σ s − Σ y, for the server."""
-        _finished(self.next, self.plan)
-        return self.plan.share(unslice(self.sums, self.plan.rows) - self.bits.sum(axis=1, dtype=np.int64))
-
-    def to_dict(self) -> dict[str, Any]:
-        state = {"points": self.plan.points, "delta": self._delta, "keys": self._keys}
-        return _state(self) | state
-
-    @staticmethod
-    def from_dict(state: dict[str, Any]) -> Sender:
-        self = Sender(_bits_of(state), state["points"], state["info"], state["chunk_bytes"])
-        self.sums, self.next = state["sums"].copy(), state["next"]
-        self._delta, self._keys = state["delta"], state["keys"]
-        return self
+        return self.plan.share(self.sums, self.next, self.bits.sum(axis=1, dtype=np.int64))
 
 
 class Receiver:
-    """Client k. It is told how many rows client j has."""
+    """Client k. It is told how many rows client j has. `keys` are both keys of every pair of the base transfers."""
 
-    def __init__(self, bits: np.ndarray, rows: int, info: bytes, chunk_bytes: int = CHUNK_BYTES):
-        self.bits = check_bits(bits, "client k's")
-        self.plan = Plan(count(rows, "client j's number of rows"), *self.bits.shape, chunk_bytes)
-        self.info = info
-        self.sums = self.plan.no_sums()
-        self.next = 0
-        self._secret, self._offer = b"", {"c": b"", "gr": b""}
-        self._keys = np.empty((2, 0, 32), np.uint8)
+    def __init__(self, bits: np.ndarray, rows: int, info: bytes, keys: np.ndarray, chunk_bytes: int = CHUNK_BYTES,
+                 done: dict[str, Any] | None = None):  # fmt: skip
+        self.bits = bit_table(bits, "client k's")
+        self.plan = Plan(count(rows, "client j's number of rows"), len(self.bits), self.bits.shape[1], chunk_bytes)
+        self.info, self._keys = info, keys
+        self.sums, self.next = self.plan.sums(done)
 
     def __repr__(self) -> str:
         return f"Receiver({self.plan}, chunk {self.next}, secrets hidden)"
 
-    def offer(self) -> dict[str, bytes]:
-        self._secret, self._offer = base_offer()
-        return self._offer
-
-    def take_offer(self, secret: bytes, offer: dict[str, bytes]) -> None:
-        """An offer made earlier by `base_offer`, before bits and partners were known."""
-        self._secret, self._offer = secret, offer
-
-    def learn_keys(self, reply: dict[str, np.ndarray]) -> None:
-        if not self._secret:
-            raise Mistake("client j answers base transfers that client k did not offer: start with the offer")
-        self._keys = np.stack(base_keys(self._secret, self._offer, reply, self.info))
-        self._secret = b""
+    def to_dict(self) -> dict[str, Any]:
+        return dict(sums=self.sums, next=self.next)
 
     def _choices(self, chunk: int) -> np.ndarray:
         first, stop = self.plan.span(chunk)
@@ -534,9 +277,7 @@ class Receiver:
 
     def request(self, chunk: int) -> dict[str, Any]:
         """u of a chunk: G(k_0) xor G(k_1) xor the choices, for each pair of base keys."""
-        if not self._keys.size:
-            raise Mistake("client k asks for a chunk before the base transfers: start with its offer")
-        size = self.plan.padded(_expect(chunk, self.next, self.plan.chunks))
+        size = self.plan.padded(self.plan.due(chunk, self.next))
         choices = np.zeros(size, np.uint8)
         packed = np.packbits(self._choices(chunk), bitorder="little")
         choices[: len(packed)] = packed
@@ -545,64 +286,30 @@ class Receiver:
 
     def lines(self, chunk: int) -> np.ndarray:
         """t of a chunk."""
-        return transpose(expand(self._keys[0], chunk, self.plan.padded(chunk)).view(np.uint64))
+        return _sliced().transpose(expand(self._keys[0], chunk, self.plan.padded(chunk)).view(np.uint64))
 
     def receive(self, message: dict[str, Any]) -> None:
         """One chunk of τ: k's sums go on."""
         plan, (chunk, tau) = self.plan, fields(message, "chunk", "tau")
-        wire = _array(tau, np.uint8, plan.tau_shape(_expect(chunk, self.next, plan.chunks)), "client j's tau")
+        wire = array(tau, plan.tau_shape(plan.due(chunk, self.next)), "client j's tau")
         lines, choices = self.lines(chunk), self._choices(chunk)
         pads, first = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0]
         for at, to in plan.pieces(chunk):
-            _receive(pads(lines[at:to], first + at), choices[at:to], first + at, plan.L, self.sums, wire[at:to])
+            _sliced().receive(pads(lines[at:to], first + at), choices[at:to], first + at, plan.L, self.sums, wire[at:to])
         self.next += 1
 
     def share(self) -> dict[str, np.ndarray]:
         """K = Σ s + x(1 − 2y), for the server."""
-        _finished(self.next, self.plan)
-        return self.plan.share(unslice(self.sums, self.plan.rows))
-
-    def to_dict(self) -> dict[str, Any]:
-        state = {"rows": self.plan.rows, "secret": self._secret, "offer": self._offer, "keys": self._keys}
-        return _state(self) | state
-
-    @staticmethod
-    def from_dict(state: dict[str, Any]) -> Receiver:
-        self = Receiver(_bits_of(state), state["rows"], state["info"], state["chunk_bytes"])
-        self.sums, self.next = state["sums"].copy(), state["next"]
-        self._secret, self._offer, self._keys = state["secret"], state["offer"], state["keys"]
-        return self
+        return self.plan.share(self.sums, self.next)
 
 
 def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points: int, L: int) -> np.ndarray:
     """The server: H of shape (rows of j, points of k), K − J modulo t."""
     plan = Plan(rows, points, L)
-    kind = np.uint16 if plan.width <= 16 else np.uint32
-    j = _array(*fields(from_j, "share"), kind, (points, rows), "client j's share").astype(np.int64)
-    k = _array(*fields(from_k, "share"), kind, (points, rows), "client k's share").astype(np.int64)
+    shares = {"client j's share": fields(from_j, "share")[0], "client k's share": fields(from_k, "share")[0]}
+    j, k = (array(sent, (points, rows), what, plan.share_type).astype(np.int64) for what, sent in shares.items())
     modulus = 1 << plan.width
     out = (k - j) % modulus
     if max(j.max(), k.max()) >= modulus or out.max() > L:
         raise Mistake(f"the shares give no distances among {L} bits: the two clients' messages do not belong together, run again")
     return np.ascontiguousarray(out.T.astype(np.int32))
-
-
-def _state(side: Sender | Receiver) -> dict[str, Any]:
-    packed = np.packbits(side.bits, axis=1)
-    common = {"bits": packed, "L": side.plan.L, "info": side.info, "chunk_bytes": side.plan.chunk_bytes}
-    return common | {"sums": side.sums, "next": side.next}
-
-
-def _bits_of(state: dict[str, Any]) -> np.ndarray:
-    return np.unpackbits(state["bits"], axis=1, count=state["L"])
-
-
-def _expect(chunk: Any, expected: int, chunks: int) -> int:
-    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk != expected or chunk >= chunks:
-        raise Mistake(f"chunk {chunk!r} where chunk {expected} of {chunks} is due: chunks go one after another, run again")
-    return chunk
-
-
-def _finished(done: int, plan: Plan) -> None:
-    if done != plan.chunks:
-        raise Mistake(f"a share is asked for after {done} of {plan.chunks} chunks: transfer the rest first")

@@ -53,6 +53,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.crypto.checks import array, bit_table, count, fields
 
 KEY_BITS = (2048, 3072)
 EXPONENT_BITS = 384  # of the randomness of a column
@@ -70,14 +71,6 @@ def _gmpy2() -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------- encoding
-
-
-def check_bits(bits: np.ndarray, whose: str) -> np.ndarray:
-    """A client's hashed points: uint8 of shape (points, L), zeros and ones."""
-    bits = np.asarray(bits)
-    if bits.ndim != 2 or 0 in bits.shape or bits.dtype.kind not in "bui" or bits.min() < 0 or bits.max() > 1:
-        raise Mistake(f"{whose} bits must be a table of zeros and ones, not {bits.dtype} of shape {bits.shape}: hash them first")
-    return bits.astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -123,39 +116,25 @@ class Packing:
             raise Mistake(
                 f"a sum overflows the {used} slots it should fill: the two clients' messages do not belong together, run again"
             )
-        data = np.frombuffer(int(plain).to_bytes(-(-used * self.width // 8), "little"), np.uint8)
+        data = np.frombuffer(to_bytes(plain, -(-used * self.width // 8)), np.uint8)
         digits = np.unpackbits(data, bitorder="little")[: used * self.width].reshape(used, self.width)
         return digits.astype(np.int64) @ (1 << np.arange(self.width))
 
 
 def to_array(numbers: Iterable[int], size: int, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers as little-endian bytes, `size` each: uint8 of shape `shape + (size,)`."""
-    data = b"".join(int(v).to_bytes(size, "little") for v in numbers)
+    data = b"".join(to_bytes(number, size) for number in numbers)
     return np.frombuffer(data, np.uint8).reshape(*shape, size)
 
 
-def from_array(array: np.ndarray, shape: tuple[int, ...], size: int, what: str) -> list[int]:
+def to_bytes(number: int, size: int) -> bytes:
+    return int(number).to_bytes(size, "little")
+
+
+def from_array(sent: Any, shape: tuple[int, ...], size: int, what: str) -> list[int]:
     """The inverse of `to_array`, for arrays that somebody sent."""
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.shape != (*shape, size):
-        found = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise Mistake(f"{what} should be uint8 {(*shape, size)} but is {found}: the sender runs another protocol or version")
-    mpz, data = _gmpy2().mpz, np.ascontiguousarray(array).tobytes()
+    mpz, data = _gmpy2().mpz, array(sent, (*shape, size), what).tobytes()
     return [mpz(int.from_bytes(data[at : at + size], "little")) for at in range(0, len(data), size)]
-
-
-def fields(message: dict[str, Any], *names: str) -> list[Any]:
-    """The named parts of a message that somebody sent."""
-    if not isinstance(message, dict) or any(name not in message for name in names):
-        found = sorted(message) if isinstance(message, dict) else type(message).__name__
-        raise Mistake(f"a message should hold {', '.join(names)} but holds {found}: the sender runs another protocol or version")
-    return [message[name] for name in names]
-
-
-def count(value: Any, what: str) -> int:
-    """A number of points that somebody sent."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise Mistake(f"{what} is given as {value!r} and should be 1 or more: the sender's message is broken")
-    return value
 
 
 # ------------------------------------------------------------------------------------------------------------ cipher
@@ -168,7 +147,7 @@ class FixedBase:
         self.modulus, self.size = modulus, -(-exponent_bits // 8)
         self.rows = []
         for _ in range(self.size):
-            row = [base**0]
+            row: list[int] = [base**0]
             for _ in range(255):
                 row.append(row[-1] * base % modulus)
             self.rows.append(row)
@@ -246,11 +225,7 @@ class SecretKey:
 
     def to_dict(self) -> dict[str, bytes]:
         size = self.public.size
-        return {
-            "p": int(self.p).to_bytes(size, "little"),
-            "q": int(self.q).to_bytes(size, "little"),
-            "base": int(self.base).to_bytes(2 * size, "little"),
-        }
+        return {"p": to_bytes(self.p, size), "q": to_bytes(self.q, size), "base": to_bytes(self.base, 2 * size)}
 
     @staticmethod
     def from_dict(state: dict[str, bytes]) -> SecretKey:
@@ -325,24 +300,20 @@ def _base(n: int) -> int:
 
 def encrypt_columns(key: SecretKey, bits: np.ndarray) -> dict[str, Any]:
     """Client j, once: every bit column of every pack of its rows, encrypted. The same message goes to all partners."""
-    bits, public = check_bits(bits, "client j's"), key.public
-    packing = Packing(*bits.shape, public.bits)
+    bits, public = bit_table(bits, "client j's"), key.public
+    packing = Packing(len(bits), bits.shape[1], public.bits)
     plains = []
     for pack in range(packing.packs):
         rows = bits[pack * packing.slots :][: packing.used(pack)]
         plains += packing.pack(rows.T)
     columns = to_array(key.encrypt(plains), 2 * public.size, (packing.packs, packing.L))
-    return {
-        "n": int(public.n).to_bytes(public.size, "little"),
-        "base": int(public.base).to_bytes(2 * public.size, "little"),
-        "rows": packing.rows,
-        "columns": columns,
-    }
+    n, base = to_bytes(public.n, public.size), to_bytes(public.base, 2 * public.size)
+    return {"n": n, "base": base, "rows": packing.rows, "columns": columns}
 
 
 def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """Client k, to client j's columns: what goes back to j (ciphertexts of T) and what goes to the server (R)."""
-    bits = check_bits(bits, "client k's")
+    bits = bit_table(bits, "client k's")
     n, base, rows, columns = fields(message, "n", "base", "rows", "columns")
     public = _read_key(n, base, toy)
     packing = Packing(count(rows, "client j's number of rows"), bits.shape[1], public.bits)
@@ -398,9 +369,9 @@ def open_answer(key: SecretKey, message: dict[str, Any], rows: int, L: int, poin
     """Client j: decrypts k's answer to T, for the server. `rows` are j's own points, `points` are k's."""
     public = key.public
     shape = (points, Packing(rows, L, public.bits).packs)
-    numbers = from_array(*fields(message, "masked"), shape, 2 * public.size, "client k's answer")
-    plains = key.decrypt(numbers)
-    return {"n": int(public.n).to_bytes(public.size, "little"), "t": to_array(plains, public.size, shape)}
+    (masked,) = fields(message, "masked")
+    plains = key.decrypt(from_array(masked, shape, 2 * public.size, "client k's answer"))
+    return {"n": to_bytes(public.n, public.size), "t": to_array(plains, public.size, shape)}
 
 
 def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points: int, L: int) -> np.ndarray:

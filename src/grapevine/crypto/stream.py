@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 SECRET_BYTES = 32
@@ -52,7 +52,7 @@ def hkdf(secret: bytes, info: bytes, length: int = 32, salt: bytes | None = None
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(secret)
 
 
-def _counter_mode(key: bytes, counter: bytes):
+def _counter_mode(key: bytes, counter: bytes) -> CipherContext:
     """AES in counter mode (NIST SP 800-38A, 6.5). The keystream is what it makes of zeros."""
     return Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
 
