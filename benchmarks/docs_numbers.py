@@ -28,7 +28,7 @@ from sklearn import datasets
 import grapevine as gv
 from grapevine.cli.demo import digits_parties
 from grapevine.data.labels import flip
-from grapevine.jobs.clean import AFTER, BEFORE
+from grapevine.jobs.clean_result import AFTER, BEFORE
 
 TABLES = {"wine": datasets.load_wine, "breast cancer": datasets.load_breast_cancer, "iris": datasets.load_iris}
 WAYS: dict[str, dict[str, Any]] = {  # as flags of `grapevine label`: as words of `gv.label`

@@ -125,7 +125,7 @@ def run(
 ) -> dict[str, list[dict]]:
     """The finished runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
     import grapevine as gv
-    from grapevine.jobs.compare import entry
+    from grapevine.jobs.compare_plan import entry
 
     out = (where or RUNS) / folder
     print(f"{folder}: {', '.join(specs)}", flush=True)

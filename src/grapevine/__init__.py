@@ -5,84 +5,142 @@
     run = gv.train(gv.methods.FedAvg(), split, rounds=20)
     print(run.result["accuracy"])
 
-Names are imported when they are asked for, so that `grapevine --help` does not wait for torch.
+The four jobs are functions here. Each takes its settings as keywords, with the words of its command (`grapevine label --help`):
+they stand in `grapevine.jobs.settings`. Names are imported when they are asked for, so that `grapevine --help` does not wait for
+torch.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__ as __version__
+from grapevine.jobs.settings import CleanSettings, CompareSettings, DataSettings, LabelSettings, TrainSettings, keywords
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from grapevine.core import Method
-    from grapevine.data.split import Split
-    from grapevine.jobs.clean import CleanResult
+    from grapevine.data import Split
+    from grapevine.jobs.clean_result import CleanResult
     from grapevine.jobs.compare import Comparison
-    from grapevine.jobs.label import LabelResult
+    from grapevine.jobs.label_result import LabelResult
     from grapevine.run.driver import Run
     from grapevine.run.model import Model
 
-_MODULES = {
-    "cleaning",
-    "comparison",
-    "core",
-    "crypto",
-    "data",
-    "errors",
-    "experiment",
-    "graph",
-    "labelling",
-    "learn",
-    "methods",
-    "models",
-    "runs",
-    "simulate",
-    "wire",
-}
+_MODULES = {"core", "crypto", "data", "graph", "jobs", "learn", "methods", "parties", "report", "run"}
 
 
-def train(method: Method, split: Split, **settings: Any) -> Run:
-    """Run a method on a split: the settings are `grapevine.run.driver.Experiment`'s (rounds, per_round, out, …)."""
+@keywords(LabelSettings)
+def label(parties: Sequence[Any], *, names: Sequence[str] | None = None, out: str | Path | None = None, dry_run: bool = False,
+          progress: Callable | None = None, command: str = "", **settings: Any) -> LabelResult | dict[str, Any]:  # fmt: skip
+    """One-shot labels for every party's own rows (XCLP), with the cryptography really run.
+
+    A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a file or a folder of images.
+    `label`, `id`, `features` and `embed` are for files; `truth` is then a column, else one array a party; `names` are for arrays.
+    With `out`, everything is also left in that folder, as the command does. With `dry_run`, nothing runs, and what would leave
+    each party comes back as a dict.
+
+    >>> result = gv.label([(X_a, y_a), (X_b, y_b), (X_c, y_c)], secure="mlwe")
+    >>> result[0].labels, result[0].confidence, result[0].proba
+    """
+    s = LabelSettings.from_dict(settings)
+    from grapevine.jobs import label as job
+    from grapevine.report.label import write
+
+    return job.label(parties, s, names, out, dry_run, progress, command, write)
+
+
+@keywords(TrainSettings)
+def train(method: str | Method, data: Split | str | Path, *, out: str | Path | None = None, resume: bool = False,
+          progress: Callable | None = None, **settings: Any) -> Run:  # fmt: skip
+    """One model from everybody's labelled and unlabelled rows.
+
+    The method is an object, or a name with its fields in `set`; the data a split, or a name or file that is split as the
+    settings say. Without `out` everything stays in memory; `resume` goes on with a folder that the same settings began.
+
+    >>> run = gv.train("fedavg", "digits", clients=10, labels="clients:100", rounds=20, set={"lr": 0.05}, out="runs/a")
+    >>> run.result["accuracy"], run.predict(X)
+    """
+    from grapevine.core import with_settings
+    from grapevine.data import Split
+    from grapevine.jobs.splits import make_split
+    from grapevine.methods import find
+    from grapevine.report.train import Live, write
     from grapevine.run.experiment import Experiment
 
-    resume, progress = settings.pop("resume", False), settings.pop("progress", None)
-    return Experiment(method, split, **settings).run(resume, progress)
+    made = isinstance(data, Split)
+    s = TrainSettings.from_dict(settings if made else dict(settings, data=data))
+    chosen = with_settings(find(method), s.set) if isinstance(method, str) else method
+    _check_words(settings, isinstance(method, str), made)
+    if out and not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
+        raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+    split = data if made else make_split(s, s.seed)
+    experiment = Experiment(chosen, split, out=out, **s.run())
+    watch = Live(out, progress or (lambda done, rounds, line: None)) if out else progress
+    if s.runtime == "flower-sim":
+        from grapevine.parties import virtual
+
+        virtual.run(virtual.job(method, s, out, resume), len(split.parts), watch)
+        resume = True  # what is finished is only read
+    run = experiment.run(resume, watch)
+    if out:
+        write(out, full=True)
+    return run
 
 
-def label(parties: Any, **settings: Any) -> LabelResult:
-    """One-shot labels for every party's own rows: parties are (X, y) with y = −1 where a row is not labelled.
+def _check_words(settings: dict[str, Any], named: bool, made: bool) -> None:
+    """Settings that nobody would read are refused."""
+    if "set" in settings and not named:
+        raise Mistake("set is for a method by its name: give the object its fields, or name the method.")
+    of_data = [name for name in DataSettings.names() if name in settings]
+    if made and of_data:
+        raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
+    if settings.get("runtime", "local") != "local" and (made or not named):
+        raise Mistake("--runtime flower-sim needs a method and data by their names, which other processes can be told.")
 
-    The settings are those of `grapevine label`: secure="mlwe", bits=4096, neighbours=10, alpha=0.99, …
+
+@keywords(CleanSettings)
+def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = None, out: str | Path | None = None,
+          dry_run: bool = False, progress: Callable | None = None, command: str = "",
+          **settings: Any) -> CleanResult | dict[str, Any]:  # fmt: skip
+    """Wrong labels mended and irrelevant rows set aside at each party, by a classifier from the server's rows (MP-SSFL).
+
+    A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a table or of a folder of images;
+    so is the server. X may be images, uint8 (n, h, w[, c]). `label`, `id`, `features` and `embed` are for files; `truth` is then
+    a column, else one array a party; `names` are for arrays. With `out`, everything is also left in that folder. With `dry_run`,
+    nothing runs, and what would travel comes back as a dict.
+
+    >>> result = gv.clean([(X_a, y_a), (X_b, y_b)], server=(X_s, y_s))
+    >>> result[0].labels, result[0].action, result[0].loss, result[0].confidence
     """
-    from grapevine.jobs import label as labelling
+    s = CleanSettings.from_dict(settings)
+    from grapevine.jobs import clean as job
+    from grapevine.report.clean import write_clean
 
-    return labelling.label(parties, **settings)
+    return job.clean(parties, server, s, names, out, dry_run, progress, command, write_clean)
 
 
-def clean(parties: Any, server: Any, **settings: Any) -> CleanResult:
-    """Wrong labels mended and irrelevant rows set aside at each party, by a classifier from the server's labelled rows.
+@keywords(CompareSettings)
+def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, *, resume: bool = False,
+            progress: Callable | None = None, command: str = "", **settings: Any) -> Comparison:  # fmt: skip
+    """Several methods on the same splits, over seeds (a number: 0, 1, …), side by side: a table, and a page in `out`.
 
-    Parties and server are (X, y) with y = −1 where a row is not labelled; the settings are those of `grapevine clean`: tau=0.95,
-    upsilon=0.5, …
+    Methods are names, `"xclp:hamming=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
+    {"xclp.alpha": 0.9}. `vary` is {"labels": ["clients:100", "clients:500"]}: one cell for every combination. The bounds
+    (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop
+    the others: see `failed`.
+
+    >>> gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
     """
-    from grapevine.jobs import clean as cleaning
+    s = CompareSettings.from_dict(dict(settings, data=data))
+    from grapevine.jobs import compare as job
+    from grapevine.report.compare import write as write_comparison
+    from grapevine.report.train import write as write_run
 
-    return cleaning.clean(parties, server, **settings)
-
-
-def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, **settings: Any) -> Comparison:
-    """Several methods on the same splits, over seeds, side by side: the settings are the flags of `grapevine compare`.
-
-    gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
-    """
-    from grapevine.jobs import compare as comparison
-
-    return comparison.compare(methods, data, out, **settings)
+    return job.compare(methods, s, out, resume, progress, command, job.Pages(write_comparison, write_run))
 
 
 def load(folder: str, method: str | None = None) -> Model:

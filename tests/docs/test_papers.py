@@ -18,15 +18,15 @@ import pytest
 import torch
 
 import grapevine as gv
-from grapevine.cli.flags import read_settings
 from grapevine.cli.main import main
 from grapevine.core import Method, parameters, with_settings
 from grapevine.data import catalogue
 from grapevine.data.foreign import parse_irrelevant
 from grapevine.data.labels import parse_labels
 from grapevine.data.partition import parse_partition
-from grapevine.jobs import compare as comparison
 from grapevine.jobs import label as labelling
+from grapevine.jobs.compare_plan import Plan, check_entries
+from grapevine.jobs.settings import JOBS, Settings
 from grapevine.learn import networks as models
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
@@ -44,23 +44,26 @@ def parsed(command: str) -> tuple[str, dict]:
     return name, context.params
 
 
-def cells_of(name: str, flags: dict) -> list[dict]:
-    """The flags of each cell of the grid."""
-    varied = comparison.varied(flags.get("vary", ()))
-    return [cell.flags for cell in comparison.cells(flags, varied)] if name == "compare" else [flags]
+def settings_of(name: str, flags: dict) -> Settings:
+    """The job's settings, as the command makes them."""
+    return JOBS[name].from_dict({word: flags[word] for word in JOBS[name].names() if word in flags})
+
+
+def cells_of(name: str, flags: dict) -> list[Settings]:
+    """The settings of each cell of the grid."""
+    return [cell.settings for cell in plan_of(flags).cells] if name == "compare" else [settings_of(name, flags)]
 
 
 def methods_of(name: str, flags: dict) -> list[Method]:
     """Each method with its fields, bounds that --set speaks of left to the comparison's own check."""
     if name == "train":
-        return [with_settings(gv.methods.find(flags["method"]), read_settings(flags["settings"]))]
+        return [with_settings(gv.methods.find(flags["method"]), settings_of(name, flags).set)]
     plan = plan_of(flags)
-    return [with_settings(gv.methods.find(entry.spec), plan._settings(entry)) for entry in plan.entries]
+    return [with_settings(entry.method, entry.fields(plan.settings.set)) for entry in plan.entries]
 
 
-def plan_of(flags: dict) -> comparison.Plan:
-    return comparison.Plan(flags["methods"], flags, [0], comparison.varied(flags["vary"]), read_settings(flags["settings"]),
-                           None, False, Path(flags["out"]), "")  # fmt: skip
+def plan_of(flags: dict) -> Plan:
+    return Plan.make(flags["methods"], settings_of("compare", flags), Path(flags["out"]))
 
 
 def where(labels: str) -> str:
@@ -77,7 +80,7 @@ def toy_runs() -> dict[tuple, str]:
             continue
         for cell in cells_of(name, flags):
             for method in methods_of(name, flags):
-                found.setdefault((method, where(cell["labels"]), bool(cell["flip"]), bool(cell["irrelevant"])), command)
+                found.setdefault((method, where(cell.labels), bool(cell.flip), bool(cell.irrelevant)), command)
     return found
 
 
@@ -113,23 +116,21 @@ def test_no_two_commands_write_to_the_same_folder():
 def test_command_names_what_exists(command):
     name, flags = parsed(command)
     if name == "label":
-        settings = {key: flags[key] for key in ("secure", "bits", "neighbours", "alpha", "scale", "impute", "groups", "preset")}
-        labelling.make_method(**settings, expected=True, seed=None)
+        labelling.make_method(settings_of(name, flags))
         return
     if name == "compare":
-        plan_of(flags)._check_settings()
+        check_entries(plan_of(flags).entries, plan_of(flags).settings.set)
     known = {row["name"] for row in catalogue.names(None)}
     for cell in cells_of(name, flags):
-        assert cell["data"] in known
-        parse_partition(cell["partition"] or "iid")
+        assert cell.data in known
+        parse_partition(cell.partition or "iid")
         takes = [method.takes for method in methods_of(name, flags) if not method.reveal]
-        assert all(where(cell["labels"]) in each for each in takes), f"{cell['labels']} is refused"
-        if cell["irrelevant"]:
-            assert parse_irrelevant(cell["irrelevant"])[0] in known
+        assert all(where(cell.labels) in each for each in takes), f"{cell.labels} is refused"
+        if cell.irrelevant:
+            assert parse_irrelevant(cell.irrelevant)[0] in known
         with torch.device("meta"):
-            grey = cell["data"] not in SHAPES
-            shape, classes = ((1, 28, 28), 62) if grey else ((3, 32, 32), SHAPES[cell["data"]])
-            models.build(cell["model"], shape, classes, cell["norm"])
+            shape, classes = ((3, 32, 32), SHAPES[cell.data]) if cell.data in SHAPES else ((1, 28, 28), 62)
+            models.build(cell.model, shape, classes, cell.norm)
 
 
 def test_a_flag_that_does_not_exist_is_noticed():

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,9 @@ from grapevine.core import Server, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.jobs import clean as cleaning
+from grapevine.jobs import clean_result
+from grapevine.jobs.reading import read as read_rows
+from grapevine.jobs.settings import CleanSettings
 from grapevine.learn import networks as models
 from grapevine.methods import mp_ssfl
 from grapevine.report import clean as clean_page
@@ -107,7 +111,7 @@ def test_measures_against_counts_by_hand():
     truth = ["a", "b", "b", "b", "b", "c", None, "a"]
     labels = ["a", "b", "a", "b", None, "a", None, None]
     action = np.array(["kept", "mended", "kept", "mended", "set aside", "mended", "set aside", "set aside"])
-    measured = cleaning.measure(given, labels, action, truth, classes)
+    measured = clean_result.measure(given, labels, action, truth, classes)
     counts = {name: tuple(line.values()) for name, line in measured.items()}
     assert counts == {
         "wrong labels found": (2, 1, 3),  # rows 2 and 6 were mended; 2, 3 and 8 are wrong
@@ -118,9 +122,9 @@ def test_measures_against_counts_by_hand():
         "labels right before": (6, 3, 6),  # rows 1, 5 and 6: c is right, though the server does not know it
         "labels right after": (5, 3, 5),
     }
-    added = cleaning.scores([measured, measured])["irrelevant rows set aside"]
+    added = clean_result.scores([measured, measured])["irrelevant rows set aside"]
     assert added == dict(found=6, right=2, of=4, precision=1 / 3, recall=0.5)
-    nothing = cleaning.scores([cleaning.measure(["a"], ["a"], np.array(["kept"]), ["a"], classes)])
+    nothing = clean_result.scores([clean_result.measure(["a"], ["a"], np.array(["kept"]), ["a"], classes)])
     assert nothing["wrong labels found"]["precision"] is None and nothing["right labels kept"]["recall"] == 1
 
 
@@ -206,15 +210,14 @@ def test_nothing_leaves_a_party_but_counts_if_asked_for(one, tmp_path):
 
 def test_the_job_gives_the_same_bits_over_the_wire():
     """The strict mode encodes every message and makes a client anew for every step, as a network does."""
-    own, read = cleaning.from_arrays(SERVER, [rows(20, 1), rows(25, 2)])
-    method = cleaning.make_method(own, epochs=3)
-    server_rows, classes = cleaning.server_rows(own)
-    found = {}
+    s = CleanSettings(epochs=3)
+    (own, *read), _ = read_rows(s, [rows(20, 1), rows(25, 2)], server=SERVER)
+    method = cleaning.make_method(s, own)
+    host, found = cleaning.make_host(s, own, method), {}
     for mode in ("fast", "strict"):
-        source = cleaning.model_source(method, "mlp", server_rows, 3, 0)
-        simulation = Simulation(method, {p.name: p.data() for p in read}, source, mode=mode)
-        host = Server(method, simulation.data, simulation, source, classes, data=server_rows)
-        method.round(host, method.setup(host))
+        simulation = Simulation(method, {p.name: p.data() for p in read}, host.models, mode=mode)
+        server = Server(method, simulation.data, simulation, host.models, host.classes, data=host.rows)
+        method.round(server, method.setup(server))
         found[mode] = simulation.manifests
     assert found["fast"] == found["strict"] and len(found["fast"]) == 2
 
@@ -352,10 +355,10 @@ def bad(name):
 @pytest.mark.parametrize(
     ("what", "words", "sentence"),
     [
-        ("", ["north.csv", *FLAGS, "--tau", "0.3", "--out", "x"], "tau=0.3 is outside 0.5 to 1"),
-        ("", ["north.csv", *FLAGS, "--tau", "nan", "--out", "x"], "tau=nan is outside 0.5 to 1"),
-        ("", ["north.csv", *FLAGS, "--upsilon", "0.8", "--out", "x"], "ln 2 = 0.693: above, a label could be called right"),
-        ("", ["north.csv", *FLAGS, "--upsilon", "0", "--out", "x"], "upsilon=0 is outside"),
+        ("", ["north.csv", *FLAGS, "--tau", "0.3", "--out", "x"], "tau is 0.3, which cannot work: take 0.5 to 1, as in 0.95"),
+        ("", ["north.csv", *FLAGS, "--tau", "nan", "--out", "x"], "tau is nan, which cannot work: take 0.5 to 1"),
+        ("", ["north.csv", *FLAGS, "--upsilon", "0.8", "--out", "x"], "take more than 0 and at most 0.693147, as in 0.5"),
+        ("", ["north.csv", *FLAGS, "--upsilon", "0", "--out", "x"], "upsilon is 0, which cannot work"),
         ("", ["north.csv", *FLAGS, "--epochs", "0", "--out", "x"], "epochs is 0"),
         ("", ["north.csv", *FLAGS, "--model", "cnn", "--out", "x"], "model cnn needs images"),
         ("", ["north.csv", *FLAGS, "--model", "gpt", "--out", "x"], "no model is called 'gpt'"),
@@ -401,7 +404,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(files, what, 
         ([(np.ones((3, 4)), [0, 1])], {}, "party-1 has 3 rows and 2 labels"),
         ([(np.full((3, 4), np.nan), [0, 1, 1])], {}, "row 1, column 1 is nan"),
         ([np.ones((3, 4))], {}, "give every party as (X, y)"),
-        ([SERVER], dict(scale="log"), "scale=log is not known"),
+        ([SERVER], dict(scale="log"), "scale is log, which is not known"),
         ([SERVER], dict(names=["../up"]), "without slashes"),
         ([SERVER, SERVER], dict(names=["a", "a"]), "two parties are called 'a'"),
         (
@@ -508,7 +511,7 @@ def test_arrays_and_npz_of_images_are_images(tmp_path):
     by_file = gv.clean([tmp_path / "a.npz"], server=tmp_path / "s.npz", label="y", epochs=5)
     np.testing.assert_array_equal(by_file[0].loss, by_array[0].loss)
     channels_first = np.repeat(x[:, None], 3, 1)
-    assert cleaning.from_arrays(own, [(channels_first, y)])[1][0].x.shape == (20, 3, 8, 8)
+    assert read_rows(CleanSettings(), [(channels_first, y)], server=own)[0][1].x.shape == (20, 3, 8, 8)
     np.savez(tmp_path / "flat.npz", X=x.reshape(20, -1), y=y)
     with pytest.raises(Mistake, match="s.npz holds images, and --impute is for tables"):
         gv.clean([tmp_path / "a.npz"], server=tmp_path / "s.npz", label="y", impute=True)
@@ -557,10 +560,10 @@ def test_features_of_a_trained_run(tmp_path, digits):
 def test_every_row_has_its_place_in_the_plane():
     loss = np.array([np.nan, np.inf, 0.0, 1e-4, 0.5, 99.0, 1e9])
     confidence = np.array([0.5, 1.0, 1.0, 0.99995, 0.95, 0.0, 1.0])
-    cells = cleaning.plane(loss, confidence)
+    cells = clean_result.plane(loss, confidence)
     assert sum(n for *_, n in cells) == len(loss)
     rows_of = {i for i, _, _ in cells}
-    assert {0, cleaning.BINS + 1, 1, cleaning.BINS} <= rows_of
+    assert {0, clean_result.BINS + 1, 1, clean_result.BINS} <= rows_of
     # Υ = 0.5 lies in its bin: between 10^(−4 + 6·(i−1)/24) and 10^(−4 + 6·i/24)
     i = next(i for i, j, _ in cells if j == int(-math.log10(0.05) / 4 * 24))
     assert 10 ** (-4 + 6 * (i - 1) / 24) <= 0.5 < 10 ** (-4 + 6 * i / 24)
@@ -568,7 +571,7 @@ def test_every_row_has_its_place_in_the_plane():
 
 def test_the_page_is_made_from_the_folder_alone(one, tmp_path):
     result = one[0]
-    cleaning.write(tmp_path / "out", result, "grapevine clean a b")
+    clean_result.write(tmp_path / "out", result, "grapevine clean a b", clean_page.write_clean)
     first = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     (tmp_path / "out").rename(tmp_path / "moved")
     summary = json.loads((tmp_path / "moved" / "result.json").read_text())
@@ -579,9 +582,9 @@ def test_the_page_is_made_from_the_folder_alone(one, tmp_path):
 
 
 def test_a_folder_that_cannot_be_finished_is_not_begun(one, tmp_path):
-    broken = cleaning.replace(one[0], messages=[{"not": {1, 2}}])  # JSON has no sets
+    broken = replace(one[0], messages=[{"not": {1, 2}}])  # JSON has no sets
     with pytest.raises(TypeError):
-        cleaning.write(tmp_path / "out", broken)
+        clean_result.write(tmp_path / "out", broken)
     assert not list(tmp_path.iterdir())
 
 
@@ -592,9 +595,9 @@ def hostile(tmp_path):
     names = np.array(HOSTILE[:2], object)
     y[:3] = 1 - y[:3]
     result = gv.clean([(x, names[y])], server=(own, names[theirs]), truth=[names[y]], epochs=20)
-    evil = cleaning.replace(result[0], ids=[f"{HOSTILE[1]}{i}" for i in range(20)])
-    result = cleaning.replace(result, parties=[evil], warnings=[HOSTILE[0]])
-    cleaning.write(tmp_path / "evil", result, HOSTILE[0])
+    evil = replace(result[0], ids=[f"{HOSTILE[1]}{i}" for i in range(20)])
+    result = replace(result, parties=[evil], warnings=[HOSTILE[0]])
+    clean_result.write(tmp_path / "evil", result, HOSTILE[0], clean_page.write_clean)
     return tmp_path / "evil" / "report.html"
 
 
@@ -607,7 +610,7 @@ def test_nothing_in_the_data_breaks_out_of_the_page(tmp_path):
 @pytest.mark.parametrize("width", [1200, 375])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_loads_without_complaint_shows_its_pictures_and_fits(browser, one, tmp_path, width, dark):
-    cleaning.write(tmp_path / "tables", one[0])
+    clean_result.write(tmp_path / "tables", one[0], "", clean_page.write_clean)
     for path in (tmp_path / "tables" / "report.html", hostile(tmp_path)):
         browser.visit(path, width, dark)
         assert browser.complaints() == []

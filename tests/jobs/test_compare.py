@@ -25,7 +25,8 @@ import grapevine as gv
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.jobs import compare as comparison
-from grapevine.jobs import compare_table
+from grapevine.jobs import compare_plan, compare_table
+from grapevine.jobs.settings import CompareSettings, read_vary
 from grapevine.report import compare as compare_page
 
 SMALL = dict(clients=4, per_round=2, labels="clients:40", rounds=2, model="linear", seeds=2)
@@ -194,8 +195,8 @@ def flat(text):
 
 def test_a_field_that_a_protocol_did_not_have_is_no_difference():
     was = dict(lr=0.1, hamming=dict(kind="mlwe", degree=4096))
-    assert comparison._common(dict(was, hamming=dict(was["hamming"], new=1)), was) == was
-    assert comparison._common(was, dict(was, hamming=dict(kind="psm"))) == dict(lr=0.1, hamming=dict(kind="mlwe"))
+    assert comparison.common(dict(was, hamming=dict(was["hamming"], new=1)), was) == was
+    assert comparison.common(was, dict(was, hamming=dict(kind="psm"))) == dict(lr=0.1, hamming=dict(kind="mlwe"))
 
 
 @pytest.mark.slow
@@ -266,11 +267,11 @@ def test_the_command_of_the_readme(tmp_path, monkeypatch):
         (["fedprox", "fedprox"], "fedprox is there twice"),
         (["fedproxx"], "did you mean 'fedprox'"),
         (["semifl"], "semifl cannot use labels at the clients"),
-        (["fedprox", "--seeds", "0"], "--seeds is 0"),
-        (["fedprox", "--workers", "0"], "'--workers': 0 is not in the range"),
+        (["fedprox", "--seeds", "0"], "seeds is 0, which cannot work: take 1 or more"),
+        (["fedprox", "--workers", "0"], "workers is 0, which cannot work: take 1 or more"),
         (["fedprox", "--vary", "seed=1,2"], "--vary seed=… is not known"),
         (["fedprox", "--vary", "clients"], "is not flag=a,b,c"),
-        (["fedprox", "--vary", "clients=4,many"], "many is not a number"),
+        (["fedprox", "--vary", "clients=4,many"], "clients is many, which is not a whole number"),
         (["fedprox", "--vary", "clients=4,4"], "names a value twice"),
         (["fedprox", "--vary", "labels=clients:40,clients:x"], "is not understood"),
     ],
@@ -294,24 +295,24 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 
 def test_methods_with_fields_and_objects_are_read():
-    assert comparison.entry("xclp").settings == {}
-    plain = comparison.entry("xclp:hamming=plain,alpha=0.9")
+    assert compare_plan.entry("xclp").settings == {}
+    plain = compare_plan.entry("xclp:hamming=plain,alpha=0.9")
     assert (plain.spec, plain.settings, plain.folder) == (
         "xclp",
         {"hamming": "plain", "alpha": "0.9"},
         "xclp-hamming=plain,alpha=0.9",
     )
-    assert comparison.entry(gv.methods.FedProx(mu=0.5)) == comparison.entry("fedprox:mu=0.5")
-    assert comparison.entry(gv.methods.FedAvg()) == comparison.entry("fedavg")
+    assert compare_plan.entry(gv.methods.FedProx(mu=0.5)) == compare_plan.entry("fedprox:mu=0.5")
+    assert compare_plan.entry(gv.methods.FedAvg()) == compare_plan.entry("fedavg")
 
 
 def test_commas_in_vary_belong_to_values_where_they_do():
-    assert comparison.varied(["labels=clients:100,clients:500"]) == {"labels": ["clients:100", "clients:500"]}
-    assert comparison.varied(["labels=server:5,clients:all"]) == {"labels": ["server:5,clients:all"]}
-    assert comparison.varied(["labels=server:5@0,2,5,server:9,clients:7,fraction:0.1"]) == {
+    assert read_vary(["labels=clients:100,clients:500"]) == {"labels": ["clients:100", "clients:500"]}
+    assert read_vary(["labels=server:5,clients:all"]) == {"labels": ["server:5,clients:all"]}
+    assert read_vary(["labels=server:5@0,2,5,server:9,clients:7,fraction:0.1"]) == {
         "labels": ["server:5@0,2,5", "server:9,clients:7", "fraction:0.1"]
     }
-    assert comparison.varied(["partition=iid,dirichlet:0.1", "partition=shards:2", "per-round=2,4"]) == {
+    assert read_vary(["partition=iid,dirichlet:0.1", "partition=shards:2", "per-round=2,4"]) == {
         "partition": ["iid", "dirichlet:0.1", "shards:2"], "per_round": ["2", "4"],
     }  # fmt: skip
 
@@ -321,13 +322,11 @@ def test_commas_in_vary_belong_to_values_where_they_do():
 
 def made_up(out: Path, methods, accuracy, vary=None, seeds=3, leave_out=(), **flags):
     """A comparison whose runs are written here instead of run: `accuracy(label, cell values, seed)`."""
-    plan = comparison.Plan(methods, _flags(**flags), list(range(seeds)), vary or {}, {}, None, False, out, "grapevine compare …")
-    out.mkdir()
-    plan._plan(plan._splits())
-    for job in plan.jobs:
+    going = begun(out, methods, vary=vary, seeds=seeds, **flags)
+    for job in going.jobs:
         if (job.label, job.seed) in leave_out:
             continue
-        run, final = out / job.folder, accuracy(job.label, plan.cells[job.cell].values, job.seed)
+        run, final = out / job.folder, accuracy(job.label, going.data["cells"][job.cell]["values"], job.seed)
         run.mkdir(parents=True)
         lines = [dict(round=r, accuracy=final * r / 4, bytes_up=100 * r, bytes_down=300 * r) for r in range(5)]
         (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -336,24 +335,23 @@ def made_up(out: Path, methods, accuracy, vary=None, seeds=3, leave_out=(), **fl
             bytes_down=1200, flops=10**9, seconds=2.0, pseudo_label_accuracy=None, peak_memory_mb=1,
         )  # fmt: skip
         (run / "result.json").write_text(json.dumps(result))
-    return plan
+    return going
 
 
-def _flags(**changes):
-    flags = dict(
-        data="digits", data_dir=None, split_file=None, label=None, party=None, clients=4, partition=None, labels="clients:40",
-        flip=0.0, irrelevant=None, validation=0.1, model=None, norm=None, rounds=4, per_round=2, workers=1, device="auto",
-        mode="fast", evaluate_every=0, patience=0,
-    )  # fmt: skip
-    return flags | changes
+def begun(out, methods, **settings):
+    """A comparison before its first run."""
+    s = CompareSettings(**dict(data="digits", clients=4, labels="clients:40", rounds=4, per_round=2, workers=1) | settings)
+    out.mkdir()
+    pages = comparison.Pages(compare_page.write)
+    return comparison.Going(compare_plan.Plan.make(methods, s, out), "grapevine compare …", pages)
 
 
-def tabled(plan):
-    """The plan's table, without a run."""
-    for job in plan.jobs:
-        job.state = "finished" if (plan.out / job.folder / "result.json").exists() else "waiting"
-    plan._write(compare_table, "finished")
-    return comparison.load(plan.out)
+def tabled(going):
+    """Its table, without a run."""
+    for job in going.jobs:
+        job.state = "finished" if (going.out / job.folder / "result.json").exists() else "waiting"
+    going.write("finished")
+    return comparison.load(going.out)
 
 
 LEVEL = {"alone": 0.4, "fedavg": 0.6, "fedprox": 0.7, "fedsem": 0.8, "supervised": 0.9}
@@ -400,7 +398,7 @@ def test_rounds_and_bytes_to_the_target(tmp_path):
     assert rows["alone"]["target_rounds"] is None
     markdown = (tmp_path / "c" / "table.md").read_text()
     assert "not reached" in next(line for line in markdown.splitlines() if line.startswith("| alone"))
-    plan.target = plan.data["target"] = 0.2
+    plan.data["target"] = 0.2
     rows = {row["method"]: row for row in tabled(plan).table}
     assert (rows["alone"]["target_rounds"], rows["fedsem"]["target_rounds"]) == (2, 1)
 
@@ -421,10 +419,8 @@ def test_the_tables_on_disk_say_the_same(tmp_path):
 
 def test_bounds_follow_the_labels(tmp_path):
     def methods(labels, asked, **flags):
-        plan = comparison.Plan(asked, _flags(labels=labels, **flags), [0], {}, {}, None, False, tmp_path / labels[:3], "")
-        plan.out.mkdir()
-        plan._plan(plan._splits())
-        return [(line["label"], bool(line["bound"])) for line in plan.data["cells"][0]["lines"]]
+        going = begun(tmp_path / labels[:3], asked, labels=labels, seeds=1, **flags)
+        return [(line["label"], bool(line["bound"])) for line in going.data["cells"][0]["lines"]]
 
     assert methods("server:50", ["semifl"]) == [("server-only", True), ("semifl", False), ("supervised", True)]
     assert methods("clients:40", ["supervised", "fedsem"])[-2:] == [("fedsem", False), ("supervised", True)]
@@ -470,7 +466,7 @@ def test_values_of_one_kind_have_places_on_a_line():
 def test_the_page_is_self_contained_and_works_while_runs_are_missing(tmp_path):
     plan = made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy, leave_out={("fedsem", s) for s in range(3)} | {("fedprox", 2)})
     tabled(plan)
-    plan._write(compare_table, "going")
+    plan.write("going")
     page = (tmp_path / "c" / "report.html").read_text()
     assert '<meta http-equiv="refresh"' in page and "11 of 15 runs are finished" in page
     assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)

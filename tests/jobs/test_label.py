@@ -13,9 +13,11 @@ import scipy.sparse as sp
 import grapevine as gv
 from grapevine.core.errors import Mistake
 from grapevine.graph import layout
-from grapevine.jobs import baselines, disclosure
+from grapevine.jobs import baselines, disclosure, label_result
 from grapevine.jobs import label as labelling
-from grapevine.jobs.reading import party_names, read_parties
+from grapevine.jobs.reading import Party, party_names
+from grapevine.jobs.reading import read as read_rows
+from grapevine.jobs.settings import LabelSettings
 from grapevine.report import train as report
 
 CENTRES = np.array([[5.0, 0, 0, 0, 0], [0, 5.0, 0, 0, 0], [0, 0, 5.0, 0, 0]])
@@ -70,8 +72,8 @@ def test_rows_in_another_order_get_the_same_labels():
     parties = blobs(spread=2.0)
     draw = np.random.default_rng(1)
     orders = [draw.permutation(len(X)) for X, *_ in parties]
-    one = label(parties, neighbours=100, seed=5, expected=False)
-    two = label([tuple(a[order] for a in party) for party, order in zip(parties, orders)], neighbours=100, seed=5, expected=False)
+    one = label(parties, neighbours=100, seed=5)
+    two = label([tuple(a[order] for a in party) for party, order in zip(parties, orders)], neighbours=100, seed=5)
     for a, b, order in zip(one, two, orders):
         np.testing.assert_array_equal(a.labels[order], b.labels)
         np.testing.assert_allclose(a.proba[order], b.proba, atol=1e-6)
@@ -140,7 +142,7 @@ def test_truth_is_measured_on_new_labels_alone():
     n = [p.measured for p in result]
     assert result.accuracy == pytest.approx((result[0].accuracy * n[0] + n[1] + n[2]) / sum(n))
     # Three classes are found again whole, the fourth, 98, never.
-    assert result.balanced_accuracy == labelling.summary_json(result)["balanced_accuracy"] == 3 / 4
+    assert result.balanced_accuracy == label_result.summary_json(result)["balanced_accuracy"] == 3 / 4
     assert label([(x, known, np.full(len(known), -1)) for x, known, _ in parties]).balanced_accuracy is None
 
 
@@ -271,7 +273,7 @@ def test_features_of_a_trained_run_and_what_it_says_itself(tmp_path, digits):
         known = [c if i < 15 else "" for i, c in enumerate(names[part])]
         np.savez(tmp_path / f"{name}.npz", X=X[part], y=np.array(known), truth=np.array(names[part]))
     files = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
-    read = read_parties(files, "y", truth="truth", embed=str(tmp_path / "run"))
+    read, _ = read_rows(LabelSettings(label="y", truth="truth", embed=str(tmp_path / "run")), files)
     assert read[0].x.shape == (40, model.network.features_dim)
     assert read[1].model == model.predict(digits.x[40:80])
     result = gv.label(files, label="y", truth="truth", embed=str(tmp_path / "run"), **QUICK)
@@ -356,7 +358,7 @@ def test_a_folder_that_cannot_be_finished_is_not_begun(tmp_path):
     result = label(blobs())
     result[2].disclosure.append({"not": {1, 2}})  # JSON has no sets
     with pytest.raises(TypeError):
-        labelling.write(tmp_path / "out", result)
+        label_result.write(tmp_path / "out", result)
     assert not list(tmp_path.iterdir())
 
 
@@ -395,10 +397,10 @@ def test_a_dry_run_says_the_bytes_that_a_run_sends(secure, bits):
 
 def test_a_long_job_is_told_what_takes_less():
     X = np.broadcast_to(np.zeros(4), (10000, 4))
-    parties = [labelling.Party(f"p{i}", X, ["a"] + [None] * 9999, []) for i in range(12)]
+    parties = [Party(f"p{i}", X, ["a"] + [None] * 9999, []) for i in range(12)]
 
     def advice(secure, bits=4096, parties=parties, groups=1):
-        method = labelling.make_method(secure, bits, 10, 0.99, "standard", False, groups, "paper", True, None)
+        method = labelling.make_method(LabelSettings(secure=secure, bits=bits, groups=groups, preset="paper"))
         return disclosure.plan(parties, method)
 
     long = advice("mlwe")
@@ -436,14 +438,16 @@ def test_what_is_learnt_is_said_by_the_settings():
         ([*blobs()[:2], (np.full((4, 5), -np.inf), [0, 1, -1, 1], [0, 1, 0, 1])], {}, "row 1, column 1 is -inf"),
         ([*blobs()[:2], ([["x"] * 5] * 4, [0, 1, -1, 1], [0, 1, 0, 1])], {}, "party-3: X is not a table of numbers"),
         ([*blobs()[:2], (np.ones((0, 5)), [], [])], {}, "give at least one row"),
-        (blobs(), dict(secure="rot13"), "there is no protocol 'rot13'"),
-        (blobs(), dict(bits=0), "cannot work: take 1 to 32767"),
-        (blobs(), dict(alpha=1), "cannot work: take 0 or more and less than 1"),
+        (blobs(), dict(secure="rot13"), "secure is rot13, which is not known: take mlwe, psm, paillier, ot or plain"),
+        (blobs(), dict(bits=0), "bits is 0"),
+        (blobs(), dict(alpha=1), "alpha is 1"),
         (blobs(), dict(neighbours=0), "neighbours is 0"),
-        (blobs(), dict(neighbours="many"), "neighbours is 'many'"),
+        (blobs(), dict(neighbours="many"), "neighbours is many, which is not a whole number or auto"),
         (blobs(), dict(abstain=2), "abstain is 2"),
         (blobs(), dict(groups=2), "groups is 2, and 3 parties make 1 to 1"),
-        (blobs(), dict(scale="log"), "is not known: take standard or none"),
+        (blobs(), dict(scale="log"), "scale is log, which is not known: take standard or none"),
+        (blobs(), dict(neighbors=5), "label has no setting 'neighbors' (did you mean 'neighbours'?)"),
+        (blobs(), dict(bits=2.5), "bits is 2.5, which is not a whole number"),
         (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
         (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),

@@ -25,7 +25,8 @@ from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.data.tables import write_csv
-from grapevine.jobs.label import Party
+from grapevine.jobs.reading import Party
+from grapevine.jobs.settings import LabelSettings
 from grapevine.parties import federation, gate
 from grapevine.parties import join as joining
 from grapevine.parties import keys as credentials
@@ -38,7 +39,7 @@ COLUMNS = ["a", "b", "c", "d"]
 
 
 def table(**changes) -> dict:
-    settings = dict(federation.LABEL_SETTINGS, secure="psm", bits=64, neighbours="3")
+    settings = LabelSettings(secure="psm", bits=64, neighbours=3).agreed()
     made = dict(
         name="trial", version=__version__, job="label", method="label", settings=settings, classes=["0", "1", "2"],
         features=COLUMNS, scale="none", quorum=2, rounds=1, per_round=3, model="linear", reproducible=False,

@@ -25,7 +25,7 @@ from grapevine.cli.demo import digits_parties
 from grapevine.core import Server, step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, Memory
-from grapevine.jobs.label import Party
+from grapevine.jobs.reading import Party
 from grapevine.parties import federation, flower, hosted, virtual, warm
 from grapevine.run.simulate import Simulation
 

@@ -24,7 +24,7 @@ from grapevine.core import Server
 from grapevine.crypto.agreement import Identity
 from grapevine.data import load
 from grapevine.data.tables import write_csv
-from grapevine.jobs.label import Party
+from grapevine.jobs.reading import Party
 from grapevine.parties import federation, processes
 from grapevine.run.simulate import Simulation
 

@@ -10,41 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from grapevine.cli.flags import SEED, workers_flag
+import grapevine as gv
+from grapevine.cli.flags import flags, json_flag, new_flag, require_place
+from grapevine.cli.shell import command_line, stopped
+from grapevine.jobs.settings import CleanSettings
 
 if TYPE_CHECKING:
     from grapevine.cli.terminal import StepBar
-    from grapevine.jobs.clean import CleanResult
+    from grapevine.jobs.clean_result import CleanResult
 
 
 @click.command()
 @click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
 @click.option("--server", required=True, metavar="FILE|FOLDER", help="The server's labelled rows, of the parties' form.")
-@click.option("--label", "label_column", metavar="COL", help="The label column; an empty cell, NaN or -1 is an unlabelled row.")
-@click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
-@click.option("--features", metavar="COL,...", help="The feature columns [all others].")
-@click.option("--truth", metavar="COL", help="True labels, for measuring only; empty or unknown to the server: irrelevant.")
-@click.option("--tau", default=0.95, help="Confidence from which a prediction counts, 0.5 to 1.")
-@click.option("--upsilon", default=0.5, help="Loss up to which a label is acceptable, at most ln 2.")
-@click.option("--model", metavar="NAME", help="The classifier: linear, mlp, cnn, … [images: cnn; --embed: linear; tables: mlp].")
-@click.option("--epochs", type=int, metavar="N", help="Passes over the server's rows [30; more for few rows: 1000 steps].")
-@click.option(
-    "--scale",
-    default="standard",
-    type=click.Choice(["standard", "none"]),
-    help="Features by the server's means and deviations, or as they are.",
-)
-@click.option("--impute", is_flag=True, help="Missing features become the server's mean.")
-@click.option("--embed", metavar="efficientnet-lite0|RUN", help="Features of images, or of a finished train run.")
-@click.option("--counts", is_flag=True, help="Parties tell the server how many rows they kept, mended and set aside.")
-@click.option("--seed", type=SEED, default=0, help="Everything random depends on it alone.")
-@workers_flag("Parties computed side by side; never changes the result.")
+@flags(CleanSettings)
 @click.option("--dry-run", is_flag=True, help="Only say what would travel, what it reveals, and how long it takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print result.json (with --dry-run: the plan) instead of tables.")
-@click.option("--out", metavar="DIR", help="A new folder for the results.")
-def clean(parties: tuple[str, ...], server: str, label_column: str | None, id_column: str | None, features: str | None,
-          truth: str | None, impute: bool, embed: str | None, model: str | None, seed: int, workers: int, dry_run: bool,
-          as_json: bool, out: str | None, **settings: Any) -> None:  # fmt: skip
+@json_flag
+@new_flag
+def clean(parties: tuple[str, ...], server: str, dry_run: bool, as_json: bool, out: str | None, **settings: Any) -> None:
     """Wrong labels mended, irrelevant rows set aside, at each party by a classifier from the server's rows (MP-SSFL).
 
     Each PARTY, and the server's set, is a CSV, Parquet or NPZ file, or a folder of images. The server may know fewer classes than
@@ -54,27 +37,18 @@ def clean(parties: tuple[str, ...], server: str, label_column: str | None, id_co
     grapevine clean north.csv south.csv --server experts.csv --label diagnosis --id patient --out cleaned
     grapevine clean north south --server experts --out cleaned
     """
-    from grapevine.cli.main import command_line, stopped
     from grapevine.cli.terminal import StepBar
-    from grapevine.jobs import clean as job
 
-    if not dry_run:
-        job.require_new(out)
-    columns = [name.strip() for name in features.split(",")] if features else None
-    own, read = job.read_files(server, parties, label_column, id_column, columns, truth, impute, embed)
-    method = job.make_method(own, impute=impute, **settings)
-    model = model or job.default_model(own, embed)
+    require_place(out, dry_run)
     if dry_run:
-        plan = job.plan(own, read, method, model, seed, workers)
+        plan = gv.clean(parties, server, dry_run=True, **settings)
         click.echo(json.dumps(plan, indent=1)) if as_json else show_plan(plan)
         return
     with stopped("nothing was written"), StepBar("clean") as bar:
-        result = job.run(own, read, method, model, seed, workers, None if as_json else told(bar))
-        job.write(Path(out), result, command_line())
-    if as_json:
-        click.echo(json.dumps(job.summary_json(result, command_line()), indent=1))
-    else:
-        show_cleaned(result, Path(out))
+        progress = None if as_json else told(bar)
+        result = gv.clean(parties, server, out=out, progress=progress, command=command_line(), **settings)
+    folder = Path(str(out))
+    click.echo((folder / "result.json").read_text(encoding="utf-8")) if as_json else show_cleaned(result, folder)
 
 
 def told(bar: StepBar) -> Callable[[str, int, int], None]:
@@ -120,16 +94,14 @@ def show_cleaned(result: CleanResult, folder: Path, most: int = 30) -> None:
 
     from grapevine.cli.terminal import console
     from grapevine.core.words import percent, size
-    from grapevine.jobs.clean import AFTER, BEFORE
+    from grapevine.jobs.clean_result import AFTER, BEFORE
 
     table = Table(title=f"Labels cleaned by {result.model}, τ {result.method.tau:g}, Υ {result.method.upsilon:g}",
                   box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
-    for name in ("party", "rows", "kept", "mended", "newly labelled", "set aside"):
+    for name in ("party", *result[0].table):
         table.add_column(name, justify="left" if name == "party" else "right")
     for p in result.parties[:most]:
-        c = p.counts
-        numbers = [len(p.ids), c["kept"], c["mended"] - c["labelled"], c["labelled"], c["set aside"]]
-        table.add_row(p.name, *map(str, numbers))
+        table.add_row(p.name, *map(str, p.table.values()))
     console.print(table)
     if len(result) > most:
         console.print(f"… and {len(result) - most} more parties.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grapevine.data import load
-from grapevine.jobs.label import Party
+from grapevine.jobs.reading import Party
 
 LABELLED = 0.1
 

@@ -19,7 +19,7 @@ from grapevine.cli.terminal import show_table
 from grapevine.core.errors import Mistake
 from grapevine.core.words import percent
 from grapevine.data.tables import write_csv
-from grapevine.jobs.label import Party
+from grapevine.jobs.reading import Party
 from grapevine.parties.processes import free_port
 
 DEMO_SECONDS = 900

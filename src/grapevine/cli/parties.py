@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from grapevine.cli.flags import SEED, json_flag
+from grapevine.cli.flags import json_flag
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
 
@@ -59,7 +59,7 @@ def _names(text: str | None) -> list[str]:
 @click.option("--per-round", type=int, help="train: parties chosen in a round [all].")
 @click.option("--wait", type=float, metavar="SECONDS", help="For the parties to come [3600].")
 @click.option("--step-timeout", type=float, metavar="SECONDS", help="For one exchange; who is later is left out [600].")
-@click.option("--seed", type=SEED, help="Only with --reproducible.")
+@click.option("--seed", type=int, help="Only with --reproducible.")
 @click.option("--reproducible", is_flag=True, default=None, help="Repeats exactly; hyperplanes are then not secret.")
 def host(folder: str, invited: tuple[str, ...], again: bool, **flags: Any) -> None:
     """Host a federation in DIR: open a port, wait for the parties, run the job, write results/, stop.
@@ -97,8 +97,7 @@ def host(folder: str, invited: tuple[str, ...], again: bool, **flags: Any) -> No
 
 def new_table(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     """federation.toml from the flags. Everything is written out, so that all parties agree to the same."""
-    from grapevine.cli.main import read_settings
-    from grapevine.parties.federation import LABEL_SETTINGS
+    from grapevine.jobs.settings import LabelSettings, read_fields
 
     job, parties = given.get("job", "label"), _names(given.get("parties"))
     label_only = [name for name in ("secure", "bits", "neighbours", "alpha", "impute", "groups", "preset") if name in given]
@@ -109,9 +108,9 @@ def new_table(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
     if scale not in (("standard", "none") if job == "label" else ("own", "none")):
         raise Mistake(f"--scale {scale} is not for --job {job}: take {'standard' if job == 'label' else 'own'} or none.")
     if job == "label":
-        settings = {**LABEL_SETTINGS, **{name: given[name] for name in label_only}, "scale": scale}
+        settings = LabelSettings.from_dict({name: given[name] for name in label_only} | {"scale": scale}).agreed()
     else:
-        settings = read_settings(given.get("settings", ()))
+        settings = read_fields(given.get("settings", ()))
     quorum = given.get("quorum", max(2, -(-2 * len(parties) // 3)))
     training = {}  # what a label job does not have is not written, and nobody agrees to it
     if job == "train":

@@ -184,7 +184,7 @@ def show_split(split: Any, most: int = 30) -> None:
     )
 
 
-def show_plan(plan: dict, notes: list[str], most: int = 4) -> None:
+def show_plan(plan: dict, most: int = 4) -> None:
     """`grapevine label --dry-run`: what would leave each party, what it reveals, and what it costs."""
     parties = plan["parties"]
     kinds = dict.fromkeys((f"{e['step']}: {e['field']}", e["reveals"]) for entries in parties.values() for e in entries)
@@ -205,7 +205,7 @@ def show_plan(plan: dict, notes: list[str], most: int = 4) -> None:
     console.print(f"If the server and one party collude, they learn {plan['collusion']}.", soft_wrap=True)
     minutes = "under a minute" if plan["minutes"] < 1 else f"about {plan['minutes']:.0f} minutes"
     console.print(f"With --secure {plan['protocol']}: {minutes} on this machine, about {plan['memory_mb']:.0f} MB of memory.")
-    for note in [*notes, *([plan["advice"]] if plan["advice"] else [])]:
+    for note in [*plan["warnings"], *([plan["advice"]] if plan["advice"] else [])]:
         console.print(f"Note: {note}", soft_wrap=True)
 
 
@@ -221,13 +221,11 @@ def show_labels(result: Any, folder: Path, most: int = 30) -> None:
     auto = "" if xclp.neighbours else " (auto)"
     told = f"Labels by {xclp.hamming.name}, {xclp.bits} bits, {result.neighbours} neighbours{auto}"
     table = Table(title=told, box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("party", "rows", "given", "new", "abstained", *(("right", *others) if measured else ())):
+    for name in ("party", *result[0].counts, *(("right", *others) if measured else ())):
         table.add_column(name, justify="left" if name == "party" else "right")
     for p in result.parties[:most]:
-        given, abstained = int(p.known.sum()), int(p.abstained.sum())
-        numbers = [len(p.ids), given, len(p.ids) - given - abstained, abstained]
         right = [percent(p.accuracy), *(percent(p.other_accuracy.get(name)) for name in others)] if measured else []
-        table.add_row(p.name, *map(str, numbers), *right)
+        table.add_row(p.name, *map(str, p.counts.values()), *right)
     console.print(table)
     if len(result) > most:
         console.print(f"… and {len(result) - most} more parties.")

@@ -5,7 +5,6 @@ Methods' fields and jobs' settings are made with `param`. Flags, tables, help, t
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -13,6 +12,7 @@ from os import PathLike
 from typing import Any, ClassVar, TypeVar
 
 from grapevine.core.errors import Mistake
+from grapevine.core.words import hint
 
 _A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list of names", dict: "a table"}
 S = TypeVar("S", bound="Settings")
@@ -25,17 +25,18 @@ def param(
     """A dataclass field. Numbers: `least` ≤ value ≤ `most`, `above` < value < `below`; words: one of `choices`.
 
     `more`, for settings of a job: `kind`, the type where the default is None; `words` that may stand for a number, as ("auto",);
-    `empty=True` where Python may say None; `objects=True` where Python may give an object that no flag can name; `local=True` for
-    what each party chooses for itself; `metavar` and `flag=False` for the command.
+    `empty=True` where Python may say None, `objects=True` where it may give an object that no flag can name; `read` makes a table
+    from another, or from a flag's texts; `local=True` is each party's own; `varies=True` has a cell per value in a comparison;
+    `metavar`, `needed=True` and `flag=False` are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))
 
 
 def same(settings: type, name: str, **changes: Any) -> Any:
-    """The field of another dataclass once more, with another text, say."""
+    """The field of another dataclass once more; its default, text or range may be another."""
     f = next(f for f in fields(settings) if f.name == name)
-    return field(default=f.default, metadata={**f.metadata, **changes})
+    return field(default=changes.pop("default", f.default), metadata={**f.metadata, **changes})
 
 
 def kind(f: Field) -> type:
@@ -135,6 +136,10 @@ class Settings:
             object.__setattr__(self, f.name, _plain(f, getattr(self, f.name)))
         check(self)
 
+    @classmethod
+    def names(cls) -> list[str]:
+        return [f.name for f in fields(cls)]
+
     def to_dict(self) -> dict[str, Any]:
         """All settings as values that JSON and TOML have."""
         return {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
@@ -142,12 +147,10 @@ class Settings:
     @classmethod
     def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
         """Settings from keywords or a table; a word that is none of them gets a sentence."""
-        known = [f.name for f in fields(cls)]
+        known = cls.names()
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                meant = f" (did you mean {near[0]}?)" if near else ""
-                raise Mistake(f"{cls.job} has no setting '{name}'{meant}: it has {', '.join(known)}.")
+                raise Mistake(f"{cls.job} has no setting '{name}'{hint(name, known)}: it has {', '.join(known)}.")
         return cls(**values)
 
     def agreed(self) -> dict[str, Any]:
@@ -171,8 +174,8 @@ def _plain(f: Field, value: Any) -> Any:
         return tuple(name.strip() for name in value.split(",") if name.strip())
     if wanted is tuple and isinstance(value, Sequence):
         return tuple(map(str, value))
-    if wanted is dict and isinstance(value, Mapping):
-        return dict(value)
+    if wanted is dict and isinstance(value, (Mapping, tuple, list)):
+        return about["read"](value)
     if wanted is str and isinstance(value, PathLike):
         return str(value)
     if wanted in (int, float, bool) and isinstance(value, str):

@@ -1,9 +1,10 @@
-"""Numbers and names as people read and write them."""
+"""Numbers, names and results as people read and write them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def size(n: float) -> str:
@@ -24,3 +25,13 @@ def hint(name: str, among: Iterable[str]) -> str:
     known = {each.lower(): each for each in among}
     near = difflib.get_close_matches(name.lower(), known, 1)
     return f" (did you mean {known[near[0]]!r}?)" if near else ""
+
+
+def short_table(title: str, rows: Sequence[Mapping[str, Any]], most: int = 8) -> str:
+    """A title and a few lines with columns, as results show themselves in Python."""
+    shown = [[str(name) for name in rows[0]], *([str(value) for value in row.values()] for row in rows[:most])] if rows else []
+    widths = [max(map(len, column)) for column in zip(*shown)]
+    lines = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths)))
+             for row in shown]  # fmt: skip
+    more = [f"… and {len(rows) - most} more"] if len(rows) > most else []
+    return "\n".join([title, *(line.rstrip() for line in lines), *more])

@@ -28,7 +28,7 @@ def run_line(out: Path, job: Any, cell: dict[str, Any]) -> dict[str, Any]:
     if job.state == "finished" and path.exists():
         result = json.loads(path.read_text(encoding="utf-8"))
         line |= {name: result[name] for name in ("rounds", *FROM_RESULT)}
-        per_round = min(job.work["flags"]["per_round"] or cell["clients"], cell["clients"])
+        per_round = min(job.work["settings"]["per_round"] or cell["clients"], cell["clients"])
         line["bytes_per_client_round"] = (line["bytes_up"] + line["bytes_down"]) / max(line["rounds"] * per_round, 1)
     return line
 

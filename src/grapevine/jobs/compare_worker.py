@@ -18,7 +18,15 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
-FIELDS = ("model", "norm", "rounds", "per_round", "device", "mode", "evaluate_every", "patience")
+import torch
+
+from grapevine import methods
+from grapevine.core import StepError, with_settings
+from grapevine.core.errors import Mistake
+from grapevine.data import Split
+from grapevine.jobs.settings import TrainSettings
+from grapevine.jobs.splits import Loaded, load_data, sources
+from grapevine.run.experiment import Experiment
 
 
 def main() -> None:
@@ -27,10 +35,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, who then closes the input
     jobs: queue.SimpleQueue = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    import torch
-
     torch.set_num_threads(1)
-    loaded: dict[str, Any] = {}
+    loaded: dict[tuple, Loaded] = {}
     while True:
         said = _run(jobs.get(), told, loaded)
         told.write(json.dumps(said) + "\n")
@@ -42,13 +48,8 @@ def _listen(jobs: queue.SimpleQueue) -> None:
     os._exit(0)
 
 
-def _run(job: dict[str, Any], told: IO[str], loaded: dict[str, Any]) -> dict[str, Any]:
+def _run(job: dict[str, Any], told: IO[str], loaded: dict[tuple, Loaded]) -> dict[str, Any]:
     """One run to its end; how it ended."""
-    from grapevine import methods
-    from grapevine.core import StepError, with_settings
-    from grapevine.core.errors import Mistake
-    from grapevine.report import train as report
-    from grapevine.run.experiment import Experiment
 
     def progress(done: int, rounds: int, line: dict | None) -> None:
         told.write(json.dumps(dict(round=done, accuracy=line.get("accuracy") if line else None)) + "\n")
@@ -58,33 +59,24 @@ def _run(job: dict[str, Any], told: IO[str], loaded: dict[str, Any]) -> dict[str
         _forget_peak()
         if out.exists() and not (out / "settings.json").exists():  # its process was killed before anything was settled
             shutil.rmtree(out)
-        method = with_settings(methods.find(job["method"]), job["settings"])
-        flags = {name: job["flags"][name] for name in FIELDS}
-        Experiment(method, _split(job, loaded), seed=job["seed"], out=out, workers=1, **flags).run(True, progress)
+        s = TrainSettings.from_dict(job["settings"])
+        method = with_settings(methods.find(job["method"]), s.set)
+        Experiment(method, _split(job, s, loaded), out=out, **s.run()).run(True, progress)
     except (Mistake, StepError) as error:
         return dict(state="failed", error=str(error))
     except Exception as error:
         print(f"--- {out.name}", file=sys.stderr)
         traceback.print_exc()
         return dict(state="failed", error=f"{type(error).__name__}: {error}")
-    try:
-        report.write(out)
-    except Exception:  # a page that cannot be made does not cost the run: the log has why
-        traceback.print_exc()
     return dict(state="finished")
 
 
-def _split(job: dict[str, Any], loaded: dict[str, Any]) -> Any:
+def _split(job: dict[str, Any], s: TrainSettings, loaded: dict[tuple, Loaded]) -> Split:
     """The split that the starter made, which must be the one that was saved."""
-    from grapevine import data
-    from grapevine.cli.flags import load_data
-    from grapevine.core.errors import Mistake
-
-    key = json.dumps([job["flags"][name] for name in ("data", "data_dir", "party", "label", "irrelevant")])
-    if key not in loaded:
+    if sources(s) not in loaded:
         loaded.clear()  # before the next one is read: one data set in memory at a time
-        loaded[key] = load_data(job["flags"])
-    split = data.Split.load(job["split"], *loaded[key])
+        loaded[sources(s)] = load_data(s)
+    split = Split.load(job["split"], *loaded[sources(s)])
     if split.hash != job["hash"]:
         raise Mistake(f"{job['split']} is another split than the comparison was begun with: take another --out.")
     return split

@@ -21,7 +21,7 @@ from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
 
 if TYPE_CHECKING:
-    from grapevine.jobs.label import Party
+    from grapevine.jobs.reading import Party
 
 MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
 HELD = "how many rows this party has, labelled and not; 0 if it did not train"

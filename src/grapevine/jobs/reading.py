@@ -1,68 +1,177 @@
-"""Parties from files: tables and folders of images as the label job's rows."""
+"""What parties hold, read for the label and the clean job: tables, NPZ files, folders of images or arrays, all in one form."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows
 from grapevine.data import tables
+from grapevine.data.datasets import images
+from grapevine.data.embed import embed_images
 from grapevine.data.pictures import read_images
-from grapevine.jobs.label import Party
+from grapevine.jobs.settings import CleanSettings, LabelSettings
 from grapevine.run.model import Model
 
 PRETRAINED = "efficientnet-lite0"
 PIXELS = 112  # a side, of images for it
+SERVER = "server"  # how the server's own rows are called
 
 
-def read_parties(
-    paths: Sequence[str], label: str | None, id: str | None = None, features: Sequence[str] | None = None,
-    truth: str | None = None, impute: bool = False, embed: str | None = None, cache: Path | None = None,
-    progress: Callable | None = None,
-) -> list[Party]:  # fmt: skip
-    """One party a file, named by its stem; the columns of all are brought into the first one's order."""
-    if len(paths) < 2:
-        many = "1 party was" if paths else "no party was"
-        raise Mistake(f"{many} given: labels travel between parties, so give at least two files.")
-    names = party_names(paths)
+@dataclass(frozen=True)
+class Party:
+    """Rows of a party, or of the server: a table (n, d; NaN: missing), or images (n, c, h, w) as uint8.
+
+    Labels are class names, None where a row has none. `truth` is for measuring, `model` what the run that made the features says
+    of the rows itself; `columns` and `pictures` are what people can see of them.
+    """
+
+    name: str
+    x: np.ndarray
+    labels: list[str | None]
+    ids: list[str]
+    truth: list[str | None] | None = None
+    model: list[str] | None = None
+    columns: tuple[str, ...] = ()
+    pictures: Tensor | None = None
+
+    @property
+    def image(self) -> bool:
+        return self.x.ndim == 4
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(sorted({label for label in self.labels if label is not None}))
+
+    def labelled(self, classes: Sequence[str]) -> Rows:
+        """The labelled rows, with the numbers of their classes."""
+        number = {name: i for i, name in enumerate(classes)}
+        known = [(i, number[label]) for i, label in enumerate(self.labels) if label is not None]
+        index, y = torch.tensor(known, dtype=torch.int64).reshape(-1, 2).T.contiguous()
+        return Rows(torch.from_numpy(np.ascontiguousarray(self.x)), index, y)
+
+    def data(self) -> ClientData:
+        labelled = self.labelled(self.classes)
+        rest = torch.tensor([i for i, label in enumerate(self.labels) if label is None], dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64)
+        unlabelled, held_out = Rows(labelled.x, rest, torch.full_like(rest, -1)), Rows(labelled.x, none, none)
+        return ClientData(labelled, unlabelled, held_out, self.classes)
+
+
+def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequence[str] | None = None,
+         server: Any = None) -> tuple[list[Party], bool]:  # fmt: skip
+    """The rows of all, the server's first if it has any; and whether all labels came as whole numbers.
+
+    Parties are paths, or (X, y) with y = −1 where a row is not labelled. The clean job takes images as they are, the label job
+    only their features.
+    """
+    given = [*parties] if server is None else [server, *parties]
+    files = [isinstance(each, (str, Path)) for each in given]
+    if any(files) and not all(files):
+        who = "parties" if server is None else "server and the parties"
+        raise Mistake(f"some of the {who} are files and others arrays: give all of them in one way.")
+    if any(files):
+        _check_words("files", names=names)
+        found, whole = _read_files(s, [str(path) for path in given], server is not None), False
+    else:
+        found = [] if server is None else _from_arrays(s, [server], [SERVER], None)
+        found += _from_arrays(s, parties, names, s.truth)
+        if found:
+            _check_words("arrays", label=s.label, id=s.id, features=s.features, embed=s.embed)
+        whole = all(np.asarray(y).dtype.kind in "iu" for _, y in given)
+    return _alike(found, "the server" if server is not None else found[0].name if found else ""), whole
+
+
+def _check_words(given: str, **words: Any) -> None:
+    """A word that nobody would read, as the parties are given, is refused."""
+    said = [word for word, value in words.items() if value is not None]
+    if said:
+        meant = "arrays" if given == "files" else "files"
+        raise Mistake(f"{said[0]} is for {meant}, and the parties are {given}: leave it out, or give them as {meant}.")
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _from_arrays(s: LabelSettings | CleanSettings, pairs: Sequence[Any], names: Sequence[str] | None,
+                 truth: Sequence[Any] | None) -> list[Party]:  # fmt: skip
+    names = [f"party-{i + 1}" for i in range(len(pairs))] if names is None else [str(name) for name in names]
+    for what, given in (("names", names), ("truth", truth)):
+        if given is not None and len(given) != len(pairs):
+            raise Mistake(f"{what} has {len(given)} entries for {len(pairs)} parties: give one for each.")
+    read = []
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise Mistake(f"{names[i]} is a {type(pair).__name__}: give every party as (X, y), or as the path of its file.")
+        pixels = as_images(pair[0]) if isinstance(s, CleanSettings) else None
+        X = _features(names[i], pair[0], s.impute) if pixels is None else pixels.numpy()
+        labels = [tables.label_name(value) for value in np.asarray(pair[1], object).ravel()]
+        own = None if truth is None else [tables.label_name(t) for t in truth[i]]
+        for what, values in (("labels", labels), ("true labels", own)):
+            if values is not None and len(values) != len(X):
+                raise Mistake(f"{names[i]} has {len(X)} rows and {len(values)} {what}: give one per row, −1 where there is none.")
+        columns = tuple(f"x{j + 1}" for j in range(X.shape[1])) if pixels is None else ()
+        read.append(Party(names[i], X, labels, [str(n + 1) for n in range(len(X))], own, columns=columns, pictures=pixels))
+    return read
+
+
+def _features(name: str, X: Any, impute: bool) -> np.ndarray:
+    try:
+        X = np.array(X, np.float64)
+    except (TypeError, ValueError):
+        raise Mistake(f"{name}: X is not a table of numbers: give an array with a row for each example.") from None
+    if X.ndim == 0 or 0 in X.shape:
+        raise Mistake(f"{name}: X has the shape {X.shape}: give at least one row and one feature.")
+    X = X.reshape(len(X), -1)
+    bad = ~np.isfinite(X)
+    if bad.any() and not impute:
+        row, column = np.argwhere(bad)[0]
+        raise Mistake(
+            f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: mend it, or say impute=True for missing values."
+        )
+    X[bad] = np.nan
+    return X
+
+
+def as_images(x: Any) -> Tensor | None:
+    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w) as images; None if it is none of them."""
+    x = np.asarray(x)
+    if x.dtype != np.uint8 or x.ndim not in (3, 4) or 0 in x.shape:
+        return None
+    if x.ndim == 4 and x.shape[3] not in (1, 3):
+        if x.shape[1] not in (1, 3):
+            return None
+        x = x.transpose(0, 2, 3, 1)
+    return images(x)
+
+
+# ---------------------------------------------------------------- files
+
+
+def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool) -> list[Party]:
+    """A party a file, named by its stem; columns are brought into the order of the first."""
+    names = [SERVER, *party_names(paths[1:])] if server else party_names(paths)
     folders = [Path(path).expanduser().is_dir() for path in paths]
     if any(folders) and not all(folders):
-        odd = paths[folders.index(True)]
-        raise Mistake(f"{odd} is a folder and others are files: give all parties as tables or all as folders of images.")
-    if all(folders) and embed is None:
-        raise Mistake(f"{paths[0]} is a folder of images: say --embed {PRETRAINED}, or --embed RUN with a train run's folder.")
+        raise Mistake(f"{paths[folders.index(True)]} is a folder and others are files: give all as tables or all as folders of "
+                      "images.")  # fmt: skip
     if all(folders):
-        refuse_flags_of_tables(paths[0], id, features, impute)
-    model = Model.load(embed) if embed not in (None, PRETRAINED) else None
+        _check_folders(s, paths)
+    model = Model.load(s.embed) if s.embed not in (None, PRETRAINED) else None
     if all(folders):
-        read = [_read_images(path, label, truth, model) for path in paths]
+        size = None if s.embed is None else PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
+        read = [_read_folder(s, path, name, size, server and i == 0) for i, (path, name) in enumerate(zip(paths, names))]
     else:
-        read = _read_tables(paths, label, id, features, truth, impute)
-        if embed == PRETRAINED:
-            raise Mistake(f"{embed} takes images, and {paths[0]} is a table: leave --embed out, or name a run trained on tables.")
-    out = []
-    for name, path, (x, labels, ids, true) in zip(names, paths, read):
-        said = None
-        if embed == PRETRAINED:
-            from grapevine.data.embed import embed_images
-
-            x = embed_images(x, embed, PIXELS, cache, progress).numpy().astype(np.float64)
-        elif model:
-            x, said = model_features(model, x, path)
-        out.append(Party(name, x, labels, ids, true, said))
-    return out
-
-
-def refuse_flags_of_tables(images: str, id: str | None, features: Sequence[str] | None, impute: bool) -> None:
-    """Images have neither columns nor missing values."""
-    given = [flag for flag, value in (("--id", id), ("--features", features), ("--impute", impute)) if value]
-    if given:
-        raise Mistake(f"{images} holds images, and {' and '.join(given)} {'is' if len(given) == 1 else 'are'} for tables: "
-                      f"leave {'it' if len(given) == 1 else 'them'} out.")  # fmt: skip
+        read = _read_tables(s, paths, names, server)
+    return [_embedded(party, path, s.embed, model) for party, path in zip(read, paths)] if s.embed else read
 
 
 def party_names(paths: Sequence[str]) -> list[str]:
@@ -79,24 +188,83 @@ def party_names(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def _read_tables(
-    paths: Sequence[str], label: str | None, id: str | None, features: Sequence[str] | None, truth: str | None, impute: bool
-) -> list[tuple]:
-    if label is None:
+def _check_folders(s: LabelSettings | CleanSettings, paths: Sequence[str]) -> None:
+    _refuse_flags_of_tables(paths[0], id=s.id, features=s.features, impute=s.impute)
+    if s.label and not any(map(_listed, paths)):
+        raise Mistake(f"--label {s.label} names a column of a table or of a labels.csv, and {paths[-1]} has none: leave it out, "
+                      "the names of the folders inside are the labels.")  # fmt: skip
+    if isinstance(s, LabelSettings) and s.embed is None:
+        raise Mistake(f"{paths[0]} is a folder of images: say --embed {PRETRAINED}, or --embed RUN with a train run's folder.")
+
+
+def _refuse_flags_of_tables(images: str, **words: Any) -> None:
+    """Images have neither columns nor missing values."""
+    given = [f"--{flag}" for flag, value in words.items() if value]
+    if given:
+        raise Mistake(f"{images} holds images, and {' and '.join(given)} {'is' if len(given) == 1 else 'are'} for tables: "
+                      f"leave {'it' if len(given) == 1 else 'them'} out.")  # fmt: skip
+
+
+def _listed(path: str) -> bool:
+    return (Path(path).expanduser() / "labels.csv").exists()
+
+
+def _read_folder(s: LabelSettings | CleanSettings, path: str, name: str, size: int | None, server: bool) -> Party:
+    """Images: folders of classes, or a labels.csv in which `label` and `truth` name columns."""
+    truth = None if server else s.truth
+    other = [column for column in (s.label if _listed(path) else None, truth) if column and column != "label"]
+    found = read_images(path, size, other)
+    labels = list(found.other.get(s.label or "", found.labels))
+    return Party(name, found.x.numpy(), labels, found.ids, found.other.get(truth or ""), pictures=found.x)
+
+
+def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: Sequence[str], server: bool) -> list[Party]:
+    if s.label is None:
         raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
-    read = tables.check_same_columns([tables.read_table(path, label, id, features, truth, impute) for path in paths])
-    return [(table.x, table.labels, table.ids, table.truth) for table in read]
+    takes_images = isinstance(s, CleanSettings) or s.embed is not None
+    pixels = [_read_pixels(path) if takes_images and not s.features else None for path in paths]
+    if any(x is not None for x in pixels):
+        odd = next((path for path, x in zip(paths, pixels) if x is None), None)
+        if odd is not None:
+            raise Mistake(f"{odd} is a table and others hold images: give all in one form.")
+        _refuse_flags_of_tables(paths[0], impute=s.impute)
+    read = []
+    for i, path in enumerate(paths):
+        # The server needs neither an id nor the truth, but what it has of them is no feature.
+        own = tables.column_names(path) if server and i == 0 else (s.id, s.truth)
+        id, truth = (column if column in own else None for column in (s.id, s.truth))
+        read.append(tables.read_table(path, s.label, id, s.features, truth, s.impute))
+    if pixels[0] is not None:
+        return [
+            Party(n, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for n, x, t in zip(names, pixels, read) if x is not None
+        ]
+    same = tables.check_same_columns(read)
+    return [Party(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, same)]
 
 
-def _read_images(path: str, label: str | None, truth: str | None, model: Model | None) -> tuple:
-    """Images and their labels: folders of classes, or a labels.csv in which `label` and `truth` may name columns."""
-    size = PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
-    other = [column for column in (label, truth) if column and column != "label"]
-    images = read_images(path, size, other)
-    return images.x, list(images.other.get(label, images.labels)), images.ids, images.other.get(truth)
+def _read_pixels(path: str) -> Tensor | None:
+    """The images in an NPZ file; None if it is a table."""
+    if Path(path).suffix.lower() != ".npz":
+        return None
+    with tables.open_npz(tables.existing_file(path)) as arrays:
+        return as_images(tables.take_array(Path(path), arrays, "X"))
 
 
-def model_features(model: Model, x: np.ndarray | torch.Tensor, where: str, batch: int = 1000) -> tuple[np.ndarray, list[str]]:
+# ---------------------------------------------------------------- features
+
+
+def _embedded(party: Party, path: str, embed: str, model: Model | None) -> Party:
+    """The features of a network in place of the rows; pictures stay, for people to look at."""
+    if model:
+        x, said = model_features(model, party.x, path)
+        return replace(party, x=x, model=said, columns=())
+    if not party.image:
+        raise Mistake(f"{embed} takes images, and {path} is a table: leave --embed out, or name a run trained on tables.")
+    x = embed_images(torch.as_tensor(party.x), embed, PIXELS)
+    return replace(party, x=x.numpy().astype(np.float64), columns=())
+
+
+def model_features(model: Model, x: np.ndarray | Tensor, where: str, batch: int = 1000) -> tuple[np.ndarray, list[str]]:
     """Rows as the features of a finished train run (XCLP, section 4.1: "finetuned"), and what that run says of them itself."""
     x = torch.as_tensor(x)
     if math.prod(x.shape[1:]) == math.prod(model.shape) and x.dim() == 2:
@@ -109,3 +277,20 @@ def model_features(model: Model, x: np.ndarray | torch.Tensor, where: str, batch
     with torch.no_grad():
         pieces = [model.network.features(model.scale(piece)).flatten(1) for piece in x.split(batch)]
     return torch.cat(pieces).numpy().astype(np.float64), said
+
+
+def _alike(read: Sequence[Party], first: str) -> list[Party]:
+    """All as colour images if some are; a sentence if sizes or numbers of features differ from those of the first."""
+    colour = any(party.image and party.x.shape[1] == 3 for party in read)
+    read = [replace(p, x=np.repeat(p.x, 3, 1)) if colour and p.image and p.x.shape[1] == 1 else p for p in read]
+    for party in read[1:]:
+        here, there = party.x.shape[1:], read[0].x.shape[1:]
+        if party.image != read[0].image:
+            odd = ("images", "a table") if party.image else ("a table", "images")
+            raise Mistake(f"{party.name} has {odd[0]} and {first} {odd[1]}: give all in one form.")
+        if here != there and party.image:
+            a, b = (f"{shape[2]}×{shape[1]}" for shape in (here, there))
+            raise Mistake(f"{party.name} has images of {a} pixels and {first} of {b}: bring all to one size, or use --embed.")
+        if here != there:
+            raise Mistake(f"{party.name} has {here[0]} features and {first} has {there[0]}: give all the same columns.")
+    return read

@@ -7,17 +7,61 @@ before torch is there.
 
 from __future__ import annotations
 
+import inspect
 import math
-import os
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
+from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings, param, same
+from grapevine.run.settings import RunSettings
 
-CORES = min(2, os.cpu_count() or 1)
+F = TypeVar("F", bound=Callable)
 LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
-MODELS = "linear, mlp, cnn, cnn13, resnet9, resnet18, wrn28x2 [cnn; tables: mlp]."
-SEEDS: dict[str, Any] = dict(kind=int, least=-(2**63), most=2**63 - 1, local=True)
+
+
+def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
+    """Fields of a method as texts: from a table, or from `--set field=value`."""
+    if isinstance(given, Mapping):
+        return {name: str(value) for name, value in given.items()}
+    pairs = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Mistake(f"--set {text} is not field=value, as in --set lr=0.05.")
+        pairs[name] = value
+    return pairs
+
+
+def read_vary(given: Mapping[str, Sequence[Any]] | Sequence[str]) -> dict[str, list[Any]]:
+    """Values of settings: from a table, or from `--vary flag=a,b,c`; `server:…,clients:…` is one value, as in --labels."""
+    if isinstance(given, Mapping):
+        return {name.replace("-", "_"): list(values) for name, values in given.items()}
+    grid: dict[str, list[Any]] = {}
+    for text in given:
+        name, equals, words = text.partition("=")
+        name = name.removeprefix("--").replace("-", "_")
+        if not equals or not words:
+            raise Mistake(f"--vary {text} is not flag=a,b,c, as in --vary labels=clients:100,clients:500.")
+        grid.setdefault(name, []).extend(_labels(words) if name == "labels" else words.split(","))
+    return grid
+
+
+def _labels(words: str) -> list[str]:
+    joined: list[str] = []
+    for piece in re.split(r",(?=(?:all|clients:|fraction:|server:))", words):
+        if joined and re.fullmatch(r"server:[^,]*(,\d[^,]*)*", joined[-1]) and not piece.startswith("server:"):
+            joined[-1] += f",{piece}"
+        else:
+            joined.append(piece)
+    return joined
+
+
+def own(default: Any, text: str, **more: Any) -> Any:
+    """A setting that a federation does not agree on."""
+    return param(default, "", text, local=True, **more)
 
 
 @dataclass(frozen=True)
@@ -26,14 +70,10 @@ class LabelSettings(Settings):
 
     job: ClassVar[str] = "label"
 
-    label: str | None = param(
-        None, "", "The label column; an empty cell, NaN or -1 is an unlabelled row.", metavar="COL", local=True
-    )
-    id: str | None = param(None, "", "The column that names a row [row numbers].", metavar="COL", local=True)
-    features: tuple[str, ...] | None = param(
-        None, "", "The feature columns [all others].", kind=tuple, metavar="COL,...", local=True
-    )
-    truth: Any = param(None, "", "True labels, for measuring only.", metavar="COL", objects=True, local=True)
+    label: str | None = own(None, "The label column; an empty cell, NaN or -1 is an unlabelled row.", metavar="COL")
+    id: str | None = own(None, "The column that names a row [row numbers].", metavar="COL")
+    features: tuple[str, ...] | None = own(None, "The feature columns [all others].", kind=tuple, metavar="COL,...")
+    truth: Any = own(None, "True labels, for measuring only.", metavar="COL", objects=True)
     scale: str = param("standard", "", "Features by securely summed moments, or as they are.", choices=("standard", "none"))
     impute: bool = param(False, "", "Missing features become the secure mean.")
     embed: str | None = param(None, "", "Features of images, or of a finished train run.", metavar="efficientnet-lite0|RUN")
@@ -42,16 +82,12 @@ class LabelSettings(Settings):
     bits: int = param(4096, "L", "Bits of a hash.", least=1, most=2**15 - 1)
     neighbours: int | str = param(10, "k", "Neighbours of a row; auto tries several.", least=1, words=("auto",), metavar="K|auto")
     alpha: float = param(0.99, "α", "How far labels spread, below 1.", least=0, below=1)
-    abstain: float = param(
-        0.0, "", "Below this confidence a row gets no label.", least=0, most=1, metavar="CONFIDENCE", local=True
-    )
+    abstain: float = own(0.0, "Below this confidence a row gets no label.", least=0, most=1, metavar="CONFIDENCE")
     groups: int = param(1, "", "Label in N separate groups of parties: cheaper, less exact.", least=1, metavar="N")
     preset: str = param("code", "", "As the authors' code, or as the paper.", choices=("code", "paper"))
-    baselines: bool = param(
-        False, "", "Also label by Gaussian heads and by the nearest own labelled row, to compare.", local=True
-    )
-    seed: int | None = param(None, "", "Repeats exactly; hyperplanes are then not secret.", **SEEDS)
-    workers: int = param(CORES, "", "Parties computed side by side; never changes the result.", least=1, local=True)
+    baselines: bool = own(False, "Also label by Gaussian heads and by the nearest own labelled row, to compare.")
+    seed: int | None = same(RunSettings, "seed", default=None, kind=int, text="Repeats exactly; hyperplanes are then not secret.")
+    workers: int = same(RunSettings, "workers", text="Parties computed side by side; never changes the result.")
 
 
 @dataclass(frozen=True)
@@ -76,7 +112,7 @@ class CleanSettings(Settings):
     impute: bool = same(LabelSettings, "impute", text="Missing features become the server's mean.")
     embed: str | None = same(LabelSettings, "embed")
     counts: bool = param(False, "", "Parties tell the server how many rows they kept, mended and set aside.")
-    seed: int = param(0, "", "Everything random depends on it alone.", **SEEDS)
+    seed: int = same(RunSettings, "seed")
     workers: int = same(LabelSettings, "workers")
 
 
@@ -86,46 +122,33 @@ class DataSettings(Settings):
 
     job: ClassVar[str] = "data"
 
-    data: str = param(
-        None, "", "By name (`grapevine data list`), or a file.", metavar="NAME|FILE|FOLDER", required=True, local=True
-    )
-    data_dir: str | None = param(
-        None, "", "Where data files are [else $GRAPEVINE_DATA, else the user's cache].", metavar="DIR", local=True
-    )
-    label: str | None = param(None, "", "The label column of a table.", metavar="COL", local=True)
-    party: str | None = param(None, "", "The column of a table that says whose row it is.", metavar="COL", local=True)
-    clients: int | None = param(None, "", "Number of clients [100, or all parties of a natural partition].", kind=int, local=True)
-    partition: str | None = param(None, "", "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", local=True)
-    split: str | None = param(None, "", "Use the split.json of another run.", metavar="FILE", local=True)
-    labels: str = param("all", "", LABELS, metavar="WHERE", local=True)
-    flip: float = param(0.0, "", "Share of the clients' labels made wrong.", metavar="SHARE", local=True)
-    irrelevant: str | None = param(None, "", "Foreign rows per own row, as mnist:0.5.", metavar="NAME:SHARE", local=True)
-    validation: float = param(0.1, "", "Share of rows kept for choosing the best round.", metavar="SHARE", local=True)
+    data: str = own(None, "By name (`grapevine data list`), or a file.", metavar="NAME|FILE|FOLDER", needed=True, varies=True)
+    data_dir: str | None = own(None, "Where data files are [else $GRAPEVINE_DATA, else the user's cache].", metavar="DIR")
+    label: str | None = own(None, "The label column of a table.", metavar="COL")
+    party: str | None = own(None, "The column of a table that says whose row it is.", metavar="COL")
+    clients: int | None = own(None, "Number of clients [100, or all parties of a natural partition].", kind=int, varies=True)
+    partition: str | None = own(None, "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True)
+    split: str | None = own(None, "Use the split.json of another run.", metavar="FILE")
+    labels: str = own("all", LABELS, metavar="WHERE", varies=True)
+    flip: float = own(0.0, "Share of the clients' labels made wrong.", metavar="SHARE", varies=True)
+    irrelevant: str | None = own(None, "Foreign rows per own row, as mnist:0.5.", metavar="NAME:SHARE", varies=True)
+    validation: float = own(0.1, "Share of rows kept for choosing the best round.", metavar="SHARE", varies=True)
 
 
 @dataclass(frozen=True)
-class TrainSettings(DataSettings):
+class TrainSettings(RunSettings, DataSettings):
     """`grapevine train`, `gv.train` and a federation's train job; the method's own fields are in `set`."""
 
     job: ClassVar[str] = "train"
 
-    model: Any = param(None, "", MODELS, metavar="NAME", objects=True)
-    norm: str | None = param(None, "", "Normalisation [the model's own].", choices=("none", "bn", "gn", "sbn"))
-    rounds: int = param(100, "", "Rounds in all.", least=1)
-    per_round: int | None = param(10, "", "Clients chosen in a round.", least=1, empty=True)
-    workers: int = param(CORES, "", "Clients side by side; never changes the result.", least=1, local=True)
-    device: str = param("auto", "", "auto, cpu, cuda or mps.", local=True)
-    mode: str = param("fast", "", "strict encodes all messages.", choices=("fast", "strict"), local=True)
-    evaluate_every: int = param(0, "", "Rounds between evaluations [about 50 in all].", least=0, metavar="N")
-    patience: int = param(0, "", "Stop after N evaluations without a better one; 0: never.", least=0, metavar="N")
-    seed: int = same(CleanSettings, "seed")
-    set: dict[str, Any] = param(None, "", "A field of the method (`grapevine methods NAME`).", kind=dict, metavar="FIELD=VALUE")
-    runtime: str = param(
-        "local", "", "flower-sim: clients on Ray's workers, by Flower.", choices=("local", "flower-sim"), local=True
+    set: dict[str, Any] = param(
+        None, "", "A field of the method (`grapevine methods NAME`).", kind=dict, read=read_fields, metavar="FIELD=VALUE"
     )
-    latent: int = param(
-        1, "", "Pictures of the latent space: of the end, and of N - 1 rounds before; 0: none.", least=0, metavar="N", local=True
-    )
+    runtime: str = own("local", "flower-sim: clients on Ray's workers, by Flower.", choices=("local", "flower-sim"))
+
+    def run(self) -> dict[str, Any]:
+        """Those of `run.settings`, as keywords."""
+        return {name: getattr(self, name) for name in RunSettings.names()}
 
 
 @dataclass(frozen=True)
@@ -134,27 +157,36 @@ class CompareSettings(DataSettings):
 
     job: ClassVar[str] = "compare"
 
-    model: str | None = same(TrainSettings, "model", objects=False)
-    norm: str | None = same(TrainSettings, "norm")
-    rounds: int = same(TrainSettings, "rounds")
-    per_round: int | None = same(TrainSettings, "per_round")
-    workers: int = same(TrainSettings, "workers", text="Runs side by side; never changes the result.")
-    device: str = same(TrainSettings, "device")
-    mode: str = same(TrainSettings, "mode")
-    evaluate_every: int = same(TrainSettings, "evaluate_every")
-    patience: int = same(TrainSettings, "patience")
+    model: str | None = same(RunSettings, "model", objects=False)
+    norm: str | None = same(RunSettings, "norm")
+    rounds: int = same(RunSettings, "rounds")
+    per_round: int | None = same(RunSettings, "per_round")
+    workers: int = same(RunSettings, "workers", text="Runs side by side; never changes the result.")
+    device: str = same(RunSettings, "device")
+    mode: str = same(RunSettings, "mode")
+    evaluate_every: int = same(RunSettings, "evaluate_every")
+    patience: int = same(RunSettings, "patience")
     seeds: Any = param(3, "", "How many: 0, 1, … The split of a seed is the same for all methods.", least=1, objects=True)
     set: dict[str, Any] = same(
         TrainSettings, "set", text="A field of all that have it, or of one.", metavar="[METHOD.]FIELD=VALUE"
     )
     vary: dict[str, Any] = param(
-        None, "", "A cell for each value: labels, partition, clients, flip, …", kind=dict, metavar="FLAG=A,B,C"
+        None, "", "A cell for each value: labels, partition, clients, flip, …", kind=dict, read=read_vary, metavar="FLAG=A,B,C"
     )
     target: float | None = param(
         None, "", "Rounds and bytes to reach it [that of labelled rows only].", kind=float, least=0, most=1, metavar="SHARE"
     )
     latex: bool = param(False, "", "Write table.tex as well.")
     bounds: bool = param(True, "", "Add the bounds (each client alone, labelled rows only, all true labels).", flag=False)
+
+    @property
+    def all_seeds(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(dict.fromkeys(int(seed) for seed in self.seeds))
+
+    def train(self, seed: int, fields_of_method: dict[str, Any]) -> TrainSettings:
+        """One run of the comparison. It has one worker: the runs are side by side."""
+        own = {name: getattr(self, name) for name in TrainSettings.names() if hasattr(self, name)}
+        return TrainSettings(**own | dict(seed=seed, set=fields_of_method, workers=1))
 
 
 JOBS: dict[str, type[Settings]] = {
@@ -163,3 +195,18 @@ JOBS: dict[str, type[Settings]] = {
     "clean": CleanSettings,
     "compare": CompareSettings,
 }
+
+
+def keywords(settings: type[Settings]) -> Callable[[F], F]:
+    """A function that takes a job's settings as keywords shows them in its signature, with their defaults."""
+
+    def show(function: F) -> F:
+        own = inspect.signature(function)
+        kept = [p for p in own.parameters.values() if p.kind != inspect.Parameter.VAR_KEYWORD]
+        taken = {p.name for p in kept}
+        more = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default)
+                for f in fields(settings) if f.name not in taken]  # fmt: skip
+        function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        return function
+
+    return show

@@ -32,19 +32,18 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
+from grapevine.jobs.settings import LabelSettings
 
 if TYPE_CHECKING:
     from grapevine.core import Method, ModelSource, Server
     from grapevine.core.rows import ClientData, Scale
     from grapevine.core.store import FileStore
     from grapevine.crypto.agreement import Identity
-    from grapevine.jobs.label import Party
+    from grapevine.jobs.reading import Party
 
 # What every party agrees to when it joins. Addresses, timeouts and who is invited may change later; these may not.
 AGREED = ("name", "version", "job", "method", "settings", "classes", "features", "scale", "quorum", "rounds", "per_round",
           "model", "norm", "reproducible", "seed")  # fmt: skip
-LABEL_SETTINGS = dict(secure="mlwe", bits=4096, neighbours="10", alpha=0.99, scale="standard", impute=False, groups=1,
-                      preset="code")  # fmt: skip
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 HELD_OUT = 0.2  # of a party's labelled rows, for `evaluate` in a training job
 
@@ -112,10 +111,7 @@ def agreed_method(table: Mapping[str, Any]) -> Method:
     if table["job"] == "label":
         from grapevine.jobs.label import make_method
 
-        unknown = sorted(set(table["settings"]) - set(LABEL_SETTINGS))
-        if unknown:
-            raise Mistake(f"the label job has no setting '{unknown[0]}': it has {', '.join(LABEL_SETTINGS)}.")
-        return make_method(**{**LABEL_SETTINGS, **table["settings"]}, expected=True, seed=table.get("seed"))
+        return make_method(LabelSettings.from_dict(dict(table["settings"], seed=table.get("seed"))))
     if table["job"] != "train":
         raise Mistake(f"job '{table['job']}' is not known: take label or train.")
     from grapevine import methods
@@ -292,7 +288,7 @@ class PartySetup:
 def read_rows(path: str | Path, label: str | None, id: str | None, table: Mapping[str, Any], name: str) -> Party:
     """A party's file, checked against the federation: columns by name and in the agreed order, classes by name."""
     from grapevine.data.tables import read_table
-    from grapevine.jobs.label import Party
+    from grapevine.jobs.reading import Party
 
     if label is None:
         raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
@@ -319,7 +315,7 @@ def save_rows(folder: Path, party: Party) -> None:
 
 
 def load_rows(folder: Path) -> Party:
-    from grapevine.jobs.label import Party
+    from grapevine.jobs.reading import Party
 
     about = json.loads((folder / "rows.json").read_text())
     return Party(about["name"], np.load(folder / "rows.npy", allow_pickle=False), about["labels"], about["ids"])

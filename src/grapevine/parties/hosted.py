@@ -20,7 +20,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
 from grapevine.core.store import FileStore, write_atomically
 from grapevine.core.version import __version__
-from grapevine.jobs.label import _expected
+from grapevine.jobs.label import expected_accuracy
 from grapevine.run.folder import Lines
 from grapevine.run.model import Model, save_model
 
@@ -94,7 +94,8 @@ def _label(server: Server, setup: HostSetup, folder: Path) -> dict[str, Any]:
     (folder / "results" / "messages.jsonl").write_text("".join(json.dumps(line) + "\n" for line in messages))
     return dict(
         job="label", method="xclp", settings=method.settings(), agreed=setup.hash, seed=setup.table.get("seed"), rounds=1,
-        data=dict(classes=sorted({name for group in groups for name in group["classes"].values()})), expected=_expected(groups),
+        data=dict(classes=sorted({name for group in groups for name in group["classes"].values()})),
+        expected=expected_accuracy(groups),
         neighbours=groups[0]["neighbours"], labelled=got, lost=sorted(set(setup.parties) - set(got)),
         bytes_up=server.account.totals["up"], bytes_down=server.account.totals["down"],
         seconds=round(time.perf_counter() - began, 3), version=__version__,

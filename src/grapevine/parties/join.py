@@ -35,7 +35,7 @@ from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clo
 from grapevine.run.folder import lock
 
 if TYPE_CHECKING:
-    from grapevine.jobs.label import Party
+    from grapevine.jobs.reading import Party
 
 TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
@@ -314,14 +314,15 @@ class _Stay:
     def _write_labels(self, out: Path) -> None:
         from grapevine.core import Client
         from grapevine.core.store import FileStore, Memory
-        from grapevine.jobs.label import _party_labels, write_party
+        from grapevine.jobs.label import party_labels
+        from grapevine.jobs.label_result import write_party
 
         manifest = self._memory()
         if "result" not in manifest:
             raise Mistake(f"the job ended without {self.party['name']}, which was lost on the way: {self.node.log} may say why.")
         rows, method = load_rows(self.folder), agreed_method(self.party["agreed"])
         client = Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
-        write_party(out, _party_labels(rows, client, method, self.abstain, self.seen, True))
+        write_party(out, party_labels(rows, client, method, self.abstain, self.seen))
 
     def _write_model(self, out: Path) -> None:
         """The host's model with this party's own scaling, for `grapevine predict`."""

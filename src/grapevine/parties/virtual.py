@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
+from grapevine.jobs.settings import TrainSettings
 
 if TYPE_CHECKING:
     from grapevine.core import Transport
@@ -27,17 +28,15 @@ if TYPE_CHECKING:
     from grapevine.run.experiment import Experiment
     from grapevine.run.simulate import Simulation
 
-FIELDS = ("model", "norm", "rounds", "per_round", "workers", "device", "evaluate_every", "patience", "latent")
 START_SECONDS = 300  # until the driver runs: Ray takes its time
 
 
 # ---------------------------------------------------------------- the command's side
 
 
-def job(method: str, settings: dict[str, str], flags: dict[str, Any], seed: int, out: str, resume: bool) -> dict[str, Any]:
+def job(method: str, settings: TrainSettings, out: str | Path, resume: bool) -> dict[str, Any]:
     """What driver and workers build the experiment from."""
-    return dict(method=method, settings=settings, flags=flags, seed=seed, out=str(Path(out).resolve()), resume=resume,
-                folder=os.getcwd())  # fmt: skip
+    return dict(method=method, settings=settings.to_dict(), out=str(Path(out).resolve()), resume=resume, folder=os.getcwd())
 
 
 def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
@@ -54,7 +53,7 @@ def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
          "--disable-runtime-dependency-installation"], env, home / "log.txt",
     )  # fmt: skip
     try:
-        _submit(home, port, env, clients, job["flags"])
+        _submit(home, port, env, clients, job["settings"])
         _follow(home, link, job, progress)
     finally:
         processes.stop(link)
@@ -98,7 +97,7 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
             raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
         lines = _whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
         for line in map(json.loads, lines[told:]):
-            progress(line["round"], job["flags"]["rounds"], line)
+            progress(line["round"], job["settings"]["rounds"], line)
         told = len(lines)
         if over:
             break
@@ -117,15 +116,14 @@ def _whole_lines(path: Path) -> list[str]:
 
 def experiment(job: dict[str, Any], simulation: Callable[..., Simulation] | None = None) -> Experiment:
     from grapevine import methods
-    from grapevine.cli.main import make_split
     from grapevine.core import with_settings
+    from grapevine.jobs.splits import make_split
     from grapevine.run.experiment import Experiment
 
     os.chdir(job["folder"])  # a data file may have been named from there
-    method = with_settings(methods.find(job["method"]), job["settings"])
+    s = TrainSettings.from_dict(job["settings"])
     more = {} if simulation is None else dict(simulation=simulation)
-    return Experiment(method, make_split(job["flags"], job["seed"]), seed=job["seed"], out=job["out"], **more,
-                      **{name: job["flags"][name] for name in FIELDS})  # fmt: skip
+    return Experiment(with_settings(methods.find(job["method"]), s.set), make_split(s, s.seed), out=job["out"], **more, **s.run())
 
 
 def drive(home: Path, connect: Callable[[int], Transport]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from grapevine.core.store import write_atomically
 from grapevine.core.words import percent, size
-from grapevine.jobs.clean import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
+from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
 from grapevine.methods.mp_ssfl import ACTIONS
 from grapevine.report import charts, page
 from grapevine.report.charts import count

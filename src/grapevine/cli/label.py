@@ -1,0 +1,74 @@
+"""`grapevine label` and `demo`. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+import grapevine as gv
+from grapevine.cli.flags import flags, new_flag, require_place
+from grapevine.cli.shell import command_line, stopped
+from grapevine.jobs.settings import LabelSettings
+
+
+@click.command()
+@click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
+@flags(LabelSettings)
+@click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
+@new_flag
+def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: Any) -> None:
+    """Labels for every party's own rows, in one shot, nobody's rows moved (XCLP).
+
+    Each PARTY is a CSV, Parquet or NPZ file, or with --embed a folder of images. Here all parties are on this machine, and the
+    cryptography is really run; between machines it is the same job: `grapevine host` and `grapevine join`.
+
+    \b
+    grapevine label north.csv south.csv east.csv --label diagnosis --id patient --out labels
+    grapevine label north.csv south.csv east.csv --label diagnosis --dry-run
+    """
+    from grapevine.cli.terminal import StepBar, show_labels, show_plan
+
+    require_place(out, dry_run)
+    if dry_run:
+        show_plan(gv.label(parties, dry_run=True, **settings))
+        return
+    with stopped("nothing was written"), StepBar("label") as bar:
+        result = gv.label(parties, out=out, progress=bar, command=command_line(), **settings)
+    if settings["seed"] is not None:
+        click.echo("Hyperplanes are reproducible, not secret.")
+    if settings["secure"] == "plain":
+        click.echo("plain: no protection, the server sees every party's hash bits.")
+    show_labels(result, Path(str(out)))
+
+
+@click.command()
+@click.option("--out", metavar="DIR", help="Keep the results [a temporary folder].")
+@click.option("--parties", type=int, metavar="N", help="A host and N parties as processes of their own, over TLS.")
+def demo(out: str | None, parties: int | None) -> None:
+    """Ten parties label their handwritten digits together, with lattice encryption, in under a minute.
+
+    \b
+    grapevine demo
+    grapevine demo --parties 3
+    """
+    from grapevine.cli.demo import digits_parties
+    from grapevine.cli.terminal import StepBar, show_labels
+    from grapevine.jobs.folder import require_new
+
+    if out:
+        require_new(out)
+    if parties is not None:
+        from grapevine.cli.demo_parties import demo_parties
+
+        return demo_parties(parties, out)
+    folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
+    read = digits_parties(10)
+    rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
+    click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
+    with stopped("nothing was written"), StepBar("label") as bar:
+        result = gv.label([(p.x, p.labels) for p in read], names=[p.name for p in read], truth=[p.truth for p in read], bits=1024,
+                          neighbours="auto", baselines=True, out=folder, progress=bar, command=command_line())  # fmt: skip
+    show_labels(result, folder)

@@ -1,0 +1,43 @@
+"""A command and the shell it was typed in: the command itself as text, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+
+def command_line() -> str:
+    """The command that was typed."""
+    return shlex.join(["grapevine", *sys.argv[1:]])
+
+
+def again(resume: bool) -> str:
+    """How to go on with what was stopped."""
+    return command_line() + ("" if resume else " --resume")
+
+
+@contextmanager
+def stopped(sentence: str) -> Iterator[None]:
+    """Ctrl-C ends the command at once. Parties that are in the middle of a computation are threads, and would finish it first."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nStopped: {sentence}.", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
+
+
+@contextmanager
+def goes_on(resume: bool) -> Iterator[None]:
+    """Ctrl-C leaves a folder that --resume goes on with."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nStopped. Go on with: {again(resume)}", err=True)
+        sys.exit(130)

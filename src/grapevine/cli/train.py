@@ -1,0 +1,51 @@
+"""`grapevine train` and `predict`. Heavy imports wait until they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import grapevine as gv
+from grapevine.cli.flags import columns, flags, out_flag, resume_flag
+from grapevine.cli.shell import goes_on
+from grapevine.jobs.settings import TrainSettings
+
+
+@click.command()
+@click.argument("method")
+@flags(TrainSettings)
+@resume_flag
+@out_flag
+def train(method: str, resume: bool, out: str, **settings: Any) -> None:
+    """One model from everybody's labelled and unlabelled rows.
+
+    \b
+    grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
+    grapevine train fedprox --data fashion-mnist --partition dirichlet:0.1 --set mu=0.1 --out runs/prox
+    """
+    from grapevine.cli.terminal import Bar, show_result
+
+    data = settings.pop("data")
+    with goes_on(resume), Bar(f"{method} on {Path(data).stem}") as bar:
+        run = gv.train(method, data, out=out, resume=resume, progress=bar, **settings)
+    show_result(run.result, Path(out))
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("file")
+@click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
+@click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [those of training, by name].")
+@click.option("--method", metavar="FILE.py:CLASS", help="The method's own file, if the run's method is in no table.")
+@click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
+def predict(run: str, file: str, id_column: str | None, features: str | None, method: str | None, out: str) -> None:
+    """Labels for new rows (a table, an .npz, a folder of images) from a trained model.
+
+    \b
+    grapevine predict runs/fedavg new_rows.npz --out labels.csv
+    """
+    from grapevine.jobs.predict import predict_file
+
+    click.echo(f"Wrote {predict_file(run, file, out, id_column, columns(features), method)} labels to {out}.")

@@ -1,0 +1,203 @@
+"""What the label job ends with: every party's labels, what is measured of them, and the files that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grapevine.core.version import __version__
+from grapevine.core.words import percent, short_table
+from grapevine.data.tables import write_csv
+from grapevine.graph import layout
+from grapevine.jobs.disclosure import reveals
+from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
+from grapevine.methods.label import Label
+from grapevine.run.folder import peak_memory_mb
+
+REVIEW = 50  # rows in review.csv
+HISTOGRAM = 20  # bins of the report's confidence histogram
+
+
+@dataclass(frozen=True, repr=False)
+class PartyLabels:
+    """What one party, and only it, ends with: one entry per row, in the order of its rows.
+
+    Labels are names, None where there is none; where all labels came as whole numbers, they are int64 arrays with −1 for none.
+    """
+
+    name: str
+    ids: list[str]
+    labels: Any  # given or propagated
+    confidence: np.ndarray  # 1 for a given label
+    proba: np.ndarray  # a column for each class of the result, in its order
+    given: Any
+    proposed: Any  # what propagation says, also where a label was given and where the row abstains
+    abstained: np.ndarray
+    blank: int = 0
+    accuracy: float | None = None  # of the new labels whose truth is known
+    measured: int = 0  # how many rows these are
+    others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, gaussian, model
+    other_accuracy: dict[str, float | None] = field(default_factory=dict)
+    recalled: dict[str, tuple[int, int]] = field(default_factory=dict)  # by true class: rows measured, labelled right
+    disclosure: list[dict] = field(default_factory=list)
+
+    @property
+    def known(self) -> np.ndarray:
+        """Which rows came with a label."""
+        return np.array([not no_label(label) for label in self.given], bool)
+
+    @property
+    def alone_accuracy(self) -> float | None:
+        """The same rows, labelled by this party alone."""
+        return self.other_accuracy.get("alone")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        given, abstained = int(self.known.sum()), int(self.abstained.sum())
+        return dict(rows=len(self.ids), given=given, new=len(self.ids) - given - abstained, abstained=abstained)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {', '.join(f'{name} {n}' for name, n in self.counts.items())}"
+
+
+@dataclass(frozen=True, repr=False)
+class LabelResult(Parties[PartyLabels]):
+    """All parties' results."""
+
+    parties: list[PartyLabels]
+    classes: tuple
+    expected: dict[str, Any] | None
+    neighbours: int
+    lost: list[str]
+    warnings: list[str]
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    messages: list[dict]
+    method: Label
+    seed: int | None = None
+    graph: dict[str, np.ndarray] | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the new labels whose truth is known, over all parties."""
+        return _mean([(p.accuracy, p.measured) for p in self.parties])
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean over the true classes of the share labelled right, over all parties."""
+        rows: dict[str, list[int]] = {}
+        for name, (n, right) in ((name, counts) for p in self.parties for name, counts in p.recalled.items()):
+            known = rows.setdefault(name, [0, 0])
+            known[0], known[1] = known[0] + n, known[1] + right
+        return sum(right / n for n, right in rows.values()) / len(rows) if rows else None
+
+    @property
+    def alone_accuracy(self) -> float | None:
+        return self.other_accuracy.get("alone")
+
+    @property
+    def other_accuracy(self) -> dict[str, float | None]:
+        """Of each baseline, on the same rows."""
+        names = dict.fromkeys(name for p in self.parties for name in p.other_accuracy)
+        return {name: _mean([(p.other_accuracy.get(name), p.measured) for p in self.parties]) for name in names}
+
+    def __repr__(self) -> str:
+        measured = {} if self.accuracy is None else dict(right="")
+        rows = [dict(party=p.name, **p.counts, **{name: percent(p.accuracy) for name in measured}) for p in self.parties]
+        e = self.expected
+        told = f"expected accuracy {percent(e['accuracy'])}, from {e['n']} hidden labels" if e else "expected accuracy not known"
+        return short_table(f"labels of {len(self)} parties, {len(self.classes)} classes; {told}", rows)
+
+
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value, n) for value, n in values if value is not None]
+    return sum(value * n for value, n in known) / sum(n for _, n in known) if known else None
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def write(folder: str | Path, result: LabelResult, command: str = "", page: Page | None = None) -> None:
+    """A folder per party with labels.csv, review.csv and disclosure.jsonl; result.json, messages.jsonl and the page beside."""
+    write_folder(folder, summary_json(result, command), result, write_party, page)
+
+
+def write_party(folder: Path, party: PartyLabels) -> None:
+    folder.mkdir(parents=True)
+    confidence = [f"{c:.6f}" for c in party.confidence]
+    table = dict(id=party.ids, label=cells(party.labels), confidence=confidence, abstained=[int(a) for a in party.abstained],
+                 given=cells(party.given), proposed=cells(party.proposed))  # fmt: skip
+    write_csv(folder / "labels.csv", table)
+    known = party.known
+    doubtful = [i for i in np.argsort(party.confidence, kind="stable") if not known[i]][:REVIEW]
+    write_csv(folder / "review.csv", {name: [column[i] for i in doubtful] for name, column in table.items()})
+    if set(party.others) - {"alone"}:
+        columns = {name: cells(values) for name, values in party.others.items()}
+        write_csv(folder / "baselines.csv", dict(id=party.ids, together=table["proposed"], **columns))
+    write_lines(folder / "disclosure.jsonl", party.disclosure)
+
+
+def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
+    """result.json: the numbers, and what the report draws."""
+    xclp, classes = result.method.xclp, [str(name) for name in result.classes]
+    steps = [dict(step=m["step"].removeprefix("xclp."), direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
+                  reveals=_line_reveals(m, result.method)) for m in result.messages]  # fmt: skip
+    secret = "reproducible, not secret" if xclp.reproducible else "secret and differ from run to run"
+    return dict(
+        job="label", method="xclp", settings=_settings(result), data=dict(classes=classes), classes=classes, seed=result.seed,
+        rounds=1, accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy, alone_accuracy=result.alone_accuracy,
+        other_accuracy=result.other_accuracy, expected=result.expected, neighbours=result.neighbours,
+        per_client=[_numbers(p) for p in result], parties=[_drawn(p, classes) for p in result], lost=result.lost,
+        warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down, bytes_by_step=steps,
+        protocol=xclp.hamming.name, seed_note=f"Hyperplanes are {secret}.", graph=_picture(result),
+        seconds=round(result.seconds, 3), peak_memory_mb=peak_memory_mb(), version=__version__, command=command,
+    )  # fmt: skip
+
+
+def _settings(result: LabelResult) -> dict[str, Any]:
+    method, xclp = result.method, result.method.xclp
+    neighbours = result.neighbours if xclp.neighbours else f"auto: {result.neighbours}"
+    return dict(
+        secure=xclp.hamming.name, bits=xclp.bits, neighbours=neighbours, alpha=xclp.alpha, preset=xclp.preset,
+        scale=method.scale, impute=method.impute, groups=method.groups,
+    )  # fmt: skip
+
+
+def _numbers(p: PartyLabels) -> dict[str, Any]:
+    c = p.counts
+    return dict(id=p.name, n=c["rows"], labelled=c["given"], abstained=c["abstained"], blank=p.blank, accuracy=p.accuracy,
+                alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy)  # fmt: skip
+
+
+def _drawn(p: PartyLabels, classes: Sequence[str]) -> dict[str, Any]:
+    """One party in the report."""
+    names, c = [str(label) for label in p.labels if not no_label(label)], p.counts
+    return dict(
+        name=p.name, rows=c["rows"], labelled=c["given"], abstained=c["abstained"],
+        classes={name: names.count(name) for name in classes}, accuracy=p.accuracy, alone_accuracy=p.alone_accuracy,
+        other_accuracy=p.other_accuracy,
+        confidence_histogram=np.histogram(p.confidence[~p.known], HISTOGRAM, (0, 1))[0].tolist(),
+    )  # fmt: skip
+
+
+def _picture(result: LabelResult) -> dict[str, list] | None:
+    """The graph's sample in the plane, coloured by the label a row has now."""
+    if result.graph is None:
+        return None
+    Z = layout.plane(result.graph["coordinates"])
+    at = list(zip(result.graph["party"].tolist(), result.graph["row"].tolist()))
+    labels = [result[i].labels[row] for i, row in at]
+    x, y = ([round(float(v), 3) for v in column] for column in Z.T)
+    classes = [None if no_label(label) else str(label) for label in labels]
+    return dict(x=x, y=y, cls=classes, party=[result[i].name for i, _ in at])
+
+
+def _line_reveals(line: dict, method: Label) -> str:
+    if line["direction"] == "down":
+        return ""
+    return "; ".join(sorted({reveals(line["step"], name, method) for name in line["fields"]}))

@@ -1,0 +1,68 @@
+"""One exchange of a job with all parties in this process: every party a client, every message accounted, every protection on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grapevine.core import Client, Method, ModelSource, Server
+from grapevine.core.rows import Rows
+from grapevine.core.store import Memory
+from grapevine.jobs.disclosure import logger
+from grapevine.jobs.reading import Party
+from grapevine.run.simulate import Simulation
+
+Progress = Callable[[str, int, int], None]
+"""Called with (step, parties that have answered it, parties asked)."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an exchange leaves: the server's state, every party with its memory, what passed, and what left each party."""
+
+    state: dict[str, Any]
+    clients: dict[str, Client]
+    messages: list[dict]
+    disclosure: dict[str, list[dict]]
+    began: float
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a server has of its own: labelled rows, their classes, and networks. A label job has none of it."""
+
+    rows: Rows | None = None
+    classes: tuple[str, ...] = ()
+    models: ModelSource | None = None
+
+
+NOBODY = Host()
+
+
+def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, progress: Progress | None = None,
+             host: Host = NOBODY) -> Ran:  # fmt: skip
+    """The method's `setup` and one `round`."""
+    began = time.perf_counter()
+    data = {party.name: party.data() for party in parties}
+    disclosure: dict[str, list[dict]] = {name: [] for name in data}
+    simulation = Simulation(method, data, host.models, seed, workers=workers)
+    simulation.log, simulation.progress = logger(disclosure, method), progress
+    server = Server(method, list(data), simulation, host.models, host.classes, seed, data=host.rows)
+    tell = progress if progress and host.rows else lambda step, done, of: None
+    try:
+        method.check(server)
+        tell("classifier", 0, 1)
+        state = method.setup(server)
+        tell("classifier", 1, 1)
+        state = method.round(server, state)
+    finally:
+        simulation.close()
+    clients = {name: Client(name, data[name], Memory(simulation.store, simulation.manifests.get(name)), None, seed)
+               for name in data}  # fmt: skip
+    return Ran(state, clients, server.account.drain(), disclosure, began)

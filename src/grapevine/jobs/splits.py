@@ -1,0 +1,32 @@
+"""The data and the split that settings ask for."""
+
+from __future__ import annotations
+
+from grapevine import data
+from grapevine.data import Dataset, Split
+from grapevine.jobs.settings import DataSettings
+
+Loaded = tuple[Dataset, Dataset | None]
+
+
+def load_data(s: DataSettings) -> Loaded:
+    """The data set, and the one of irrelevant rows."""
+    dataset = data.load(s.data, data_dir=s.data_dir, party=s.party, label=s.label)
+    foreign = data.load(s.irrelevant.rsplit(":", 1)[0], data_dir=s.data_dir) if s.irrelevant else None
+    return dataset, foreign
+
+
+def sources(s: DataSettings) -> tuple[str | None, ...]:
+    """What `load_data` reads: where it is the same, so is the data."""
+    return s.data, s.data_dir, s.party, s.label, s.irrelevant
+
+
+def make_split(s: DataSettings, seed: int, loaded: Loaded | None = None) -> Split:
+    """The split, of data that is loaded already or is loaded now."""
+    dataset, foreign = loaded or load_data(s)
+    if s.split:
+        return Split.load(s.split, dataset, foreign)
+    partition = s.partition or ("natural" if s.party else "iid")
+    clients = 100 if s.clients is None and partition != "natural" else s.clients
+    return dataset.split(clients=clients, partition=partition, labels=s.labels, flip=s.flip, irrelevant=s.irrelevant,
+                         validation=s.validation, foreign=foreign, seed=seed)  # fmt: skip
