@@ -16,7 +16,6 @@ from grapevine.core import Server, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import Memory
 from grapevine.data.augment import Views
-from grapevine.jobs import disclosure
 from grapevine.learn import alternate, heads
 from grapevine.learn import networks as models
 from grapevine.learn.losses import draw_beta, label_contrastive
@@ -560,13 +559,13 @@ def test_clients_with_nothing_relevant_are_remembered_and_named_in_the_report(di
 
 
 def test_what_n_tells_is_said_by_each_method(digits):
-    told = lambda method: disclosure.reveals("train", "n", method)  # noqa: E731
+    told = lambda method: method.reveals("train", "n")  # noqa: E731
     for method in (methods.MPSSFL(), methods.SemiFL(), methods.FedCon()):  # 1 or 0, never how many rows
         assert told(method).startswith("1, or 0 if")
     assert told(methods.FedAnchor()).startswith("how many unlabelled rows this party has, used or not")
     assert told(methods.Tuor()) == "how many of this party's rows were used"
     assert "this party has, labelled and not" in told(methods.find("fedmatch")())
-    assert disclosure.reveals("contrast", "n", methods.find("xclp")()).startswith("1, or 0 if")
+    assert methods.find("xclp")().reveals("contrast", "n").startswith("1, or 0 if")
 
 
 def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(digits):

@@ -1,4 +1,4 @@
-"""What leaves a party and what that reveals: of the label job beforehand (`plan`) and then (`logger`); of training, by field."""
+"""What leaves a party and what it reveals, in the words of the steps: of a label job beforehand (`plan`), of any as it leaves."""
 
 from __future__ import annotations
 
@@ -23,41 +23,6 @@ from grapevine.methods.xclp import REVEALS
 if TYPE_CHECKING:
     from grapevine.jobs.reading import Party
 
-MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
-HELD = "how many rows this party has, labelled and not; 0 if it did not train"
-TRAINING = {  # by field, or by method or step and field where a field means different things
-    "n": "how many of this party's rows were used",
-    "mp-ssfl.n": "1, or 0 if every row of this party was set aside",
-    "semifl.n": "1, or 0 if this party was sure of no pseudo-label",
-    "fedcon.n": "1, or 0 if this party has no rows",
-    "fedanchor.n": "how many unlabelled rows this party has, used or not; 0 if none of them got a pseudo-label that is used",
-    "fedrgd.n": "1, or 0 if this party has no rows",
-    "contrast.n": "1, or 0 if this party has too few rows to train on",
-    **{f"{name}.n": HELD for name in ("fixmatch", "mixmatch", "fedmatch", "fedsiam", "protofssl")},
-    "weights": MODEL,
-    "student": MODEL,
-    "teacher": MODEL,
-    "projector": MODEL,
-    "sigma": f"the entries that changed most; {MODEL}",
-    "psi": f"the entries that changed most; {MODEL}",
-    "dy": f"how training moved the weights; {MODEL}",
-    "dc": f"the mean gradient over this party's rows; {MODEL}",
-    "apart": "how far apart student and teacher are in each layer",
-    "buffers": "means and variances of activations over batches of this party's rows",
-    "statistics": "sums of activations over this party's rows and of their squares, layer by layer",
-    "vector": "the class probabilities that the trained model gives to an image of noise",
-    "qualified": "how many unlabelled rows got a pseudo-label that is used",
-    "means": "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it",
-    "present": "which classes have labelled rows enough for a prototype",
-    "pairs": "how many classes have two labelled rows or more",
-    "singles": "how many classes have one labelled row",
-    "most": "how many labelled rows the class with most of them has",
-    "labels": "how many rows are labelled",
-    "rows": "how many rows this party has",
-    "losses": "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is",
-    "confusion": "how many held-out rows of each class were taken for which class",
-    "decide.counts": "how many rows were kept, mended and set aside",
-}
 HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
 
@@ -66,8 +31,7 @@ def reveals(step: str, field: str, method: Method) -> str:
     """What a field of a party's reply tells others, in the words of the step that sends it."""
     if step.startswith("gaussian."):  # a baseline beside the label job
         method, step = Gaussian(), step.removeprefix("gaussian.")
-    told = method.reveals(step, field) or TRAINING.get(f"{method.name}.{field}") or TRAINING.get(f"{step}.{field}")
-    return told or TRAINING.get(field) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
+    return method.reveals(step, field) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
 
 
 def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:

@@ -40,12 +40,6 @@ def like(method: Any) -> dict[str, Any]:
     return dict(dy="weights", dc="control.c", n=COUNT) if method.base == "scaffold" else dict(weights="weights", n=COUNT)
 
 
-MODEL = "what a model tells of the rows it was trained on: memorised rows and shares of classes can be guessed from it"
-MOVE, GRADIENT = f"how training moved the weights; {MODEL}", f"the mean gradient over this party's rows; {MODEL}"
-UPDATE = dict(weights=MODEL, dy=MOVE, dc=GRADIENT)
-"""What the fields of `client_update` reveal; what `n` counts is for each method to say."""
-
-
 # ---------------------------------------------------------------- before the run
 
 

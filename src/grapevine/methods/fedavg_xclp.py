@@ -30,7 +30,7 @@ import torch
 
 from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, counted, param, party_name, step
-from grapevine.core.reply import Array, Form
+from grapevine.core.reply import Array, Form, form_of
 from grapevine.crypto import session
 from grapevine.crypto.hamming import Group, Psm, SecureHamming
 from grapevine.crypto.session import TooFew
@@ -42,7 +42,7 @@ from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 INITS = ("supervised", "contrastive", "pretrained", "random")
 KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
 CLASSES = "alone nothing: masked; all parties' together give how many rows each class has"
-UPDATE = dict(bases.UPDATE, n="how many of this party's rows were used")
+UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class XCLP(Method):
 
     @step(
         reveals=dict(weights=bases.MODEL, projector=bases.MODEL, n="1, or 0 if this party has too few rows to train on"),
-        like=dict(projector="projector"),
+        like=dict(projector="projector", n=range(2)),
     )
     def contrast(self, client: Client, weights: dict, projector: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=contrastive: the features and SimCLR's projector, on the unlabelled rows."""
@@ -146,7 +146,7 @@ class XCLP(Method):
         features = {name: w for name, w in model.state().items() if name.startswith("features.")}
         return dict(weights=features, projector={name: w.cpu() for name, w in head.state_dict().items()}, n=int(steps > 0))
 
-    @step(reveals=UPDATE)
+    @step(**UPDATE)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=supervised: ClientUpdate on the labelled rows alone."""
         rows = client.data.labelled
@@ -177,7 +177,7 @@ class XCLP(Method):
         counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy()
         return dict(counts=session.masked(client, "classes", round, attempt, trainers, counts))
 
-    @step(reveals=UPDATE)
+    @step(**UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: np.ndarray, parties: dict,
               attempt: int, class_weight: torch.Tensor) -> dict:  # fmt: skip
         """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
@@ -264,7 +264,8 @@ class XCLP(Method):
     def contrast_round(self, server: Server, state: dict, lr: float) -> dict:
         """FedAvg on SimCLR's loss; the projector is averaged with the features and plays no part afterwards."""
         told = dict(weights=state["weights"], projector=state["projector"], lr=lr, round=state["round"])
-        replies = server.ask(self.contrast, to=server.sample(state["round"], state["rows"]), **told)
+        form = dict(weights=form_of({name: w for name, w in state["weights"].items() if name.startswith("features.")}))
+        replies = server.ask(self.contrast, to=server.sample(state["round"], state["rows"]), form=lambda id: form, **told)
         features = average(replies, otherwise={})
         projector = average(replies, "projector", otherwise=state["projector"])
         bases.note_diversity(server, bases.moves(replies, {name: state["weights"][name] for name in features}))

@@ -1,0 +1,54 @@
+"""The threat model's tables of what leaves a party are the words of the steps. A failing test prints the table as it should be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grapevine import methods
+from grapevine.methods.gaussian import Gaussian
+from grapevine.methods.label import Label
+from grapevine.methods.mp_ssfl import Clean
+from grapevine.methods.xclp import CrossClientPropagation
+
+LABEL = Label(CrossClientPropagation(preset="code"))  # the label job's default
+PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
+
+
+def words(method) -> list[tuple[str, str, str]]:
+    """Step, field and what it tells, of everything that a party may answer with."""
+    return [(step, field, method.reveals(step, field)) for step, bound in method.steps().items() for field in bound.reveals]
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows))
+
+
+def label() -> str:
+    order = ["keys", "meet", "moments", "share", "xclp.hamming.evaluate", "xclp.hamming.open", "xclp.spread.contribute",
+             "xclp.spread.again", "receive", "gaussian.keys", "gaussian.meet", "gaussian.moments"]  # fmt: skip
+    baseline = [(f"gaussian.{step}", field, told) for step, field, told in words(Gaussian()) if step != "evaluate"]
+    rows = [(order.index(step), f"`{step}`", f"`{field}`", told) for step, field, told in words(LABEL) + baseline]
+    return table(("step", "field", "what it tells"), [row[1:] for row in sorted(rows, key=lambda row: row[0])])
+
+
+def training() -> str:
+    """By field and words, the methods that send it: of the defaults, those of Algorithm 1 being in the table above."""
+    sent: dict[tuple[str, str], list[str]] = {}
+    above = {told for _, _, told in words(LABEL)}
+    for method in [*(methods.find(name)() for name in methods.TABLE), Clean()]:
+        for _, field, told in words(method):
+            if told not in above and method.name not in (names := sent.setdefault((field, told), [])):
+                names.append(method.name)
+    every = len(methods.TABLE) + 1
+    rows = [(f"`{field}`", told, "all" if len(names) == every else ", ".join(f"`{name}`" for name in names))
+            for (field, told), names in sent.items()]  # fmt: skip
+    return table(("field", "what it tells", "sent by"), rows)
+
+
+@pytest.mark.parametrize("made", [label, training], ids=lambda made: made.__name__)
+def test_the_tables_of_what_leaves_are_current(made):
+    found = re.search(rf"^<!-- reveals: {made.__name__} -->\n\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.M)
+    assert found and found[1] == made(), made()
