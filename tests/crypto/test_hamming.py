@@ -13,7 +13,7 @@ from grapevine.core import Method, Server, step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.crypto import hamming, mlwe, session
-from grapevine.crypto.hamming import Group, SecureHamming, roles
+from grapevine.crypto.secure import Group, SecureHamming, roles
 from grapevine.run.simulate import Fault, Simulation, StepError
 
 MLWE, PSM, PLAIN = hamming.Mlwe(), hamming.Psm(), hamming.Plain()

@@ -114,10 +114,6 @@ class SubProtocol(Steps):
 
     name: ClassVar[str]
 
-    def named(self, text: str) -> SubProtocol:
-        """Another protocol of this kind, by its name: for `--set field=name`."""
-        raise Mistake(f"{self.name} cannot be exchanged for '{text}'.")
-
 
 class Method(Steps):
     """Subclass as a frozen dataclass; give `name`, `setup` and `round`, and steps."""
@@ -189,4 +185,9 @@ def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:
 
 
 def _read(method: type[Method], f: Field, text: str) -> Any:
-    return f.default.named(text) if isinstance(f.default, SubProtocol) else read(f, text, method.name)
+    """A field's value; a sub-protocol is read by what its field says in `param(…, named=…)`."""
+    if not isinstance(f.default, SubProtocol):
+        return read(f, text, method.name)
+    if "named" not in f.metadata:
+        raise Mistake(f"{method.name}: {f.name} cannot be exchanged for '{text}'.")
+    return f.metadata["named"](text)

@@ -32,7 +32,7 @@ from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, counted, param, party_name, step
 from grapevine.core.reply import Array, Form, form_of
 from grapevine.crypto import session
-from grapevine.crypto.hamming import Group, Psm, SecureHamming
+from grapevine.crypto.hamming import Group, Psm, SecureHamming, protocol
 from grapevine.crypto.session import TooFew
 from grapevine.data.augment import Views
 from grapevine.learn import average, bases, pseudo
@@ -56,7 +56,7 @@ class XCLP(Method):
     alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
     neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
     bits: int = param(4096, "L", "bits of a hash", least=1, most=2**15 - 1)
-    hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain")
+    hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain", named=protocol)
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train", least=0)
     init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random", choices=INITS)

@@ -1,0 +1,175 @@
+"""The secure Hamming protocols that encrypt: `mlwe` and `paillier`, which share the flow of the paper's PHE protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grapevine.core import Server, param, step
+from grapevine.core.errors import Mistake
+from grapevine.core.reply import Form
+from grapevine.crypto import mlwe, paillier, secure
+from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
+
+if TYPE_CHECKING:
+    from grapevine.core import Client
+
+
+class Encrypted(SecureHamming):
+    """The flow of the paper's PHE protocol: j encrypts once, k computes on it, j opens, the server subtracts."""
+
+    collusion = "what H and that client's own rows tell about the other's directions"
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        """(secret for the own memory, message for all partners), from unpacked bits."""
+        raise NotImplementedError
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        """(answer for j, share for the server)."""
+        raise NotImplementedError
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        """The share for the server; `shape` is (rows of j, rows of k)."""
+        raise NotImplementedError
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        plain = secure.keep_bits(client, bits, group, computed=False)
+        if not self.encrypts(group, client.name):
+            return {}
+        secret, message = self.encrypt(plain)
+        client.memory["hamming"] = secret
+        return dict(cipher=secure.parcel(client, "ciphertext", message, round=group.round))
+
+    def encrypts(self, group: Group, name: str) -> bool:
+        """Whether a party has rows and a partner that computes on their ciphertexts."""
+        pairs = [pair for pair in group.pairs if name in pair]
+        return group.counts[name] > 0 and any(secure.roles(*pair, group.roster)[0] == name for pair in pairs)
+
+    def form(self, group: Group, name: str) -> Form:
+        return dict(cipher=PARCEL) if self.encrypts(group, name) else {}
+
+    @step(reveals=dict(answers="to the server nothing: under another party's key; to that party nothing: masked", shares=SHARE))
+    def evaluate(self, client: Client, ciphers: dict) -> dict:
+        """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
+        own, plain = secure.kept_bits(client)
+        if own["computed"]:
+            raise Mistake(f"{client.name} has computed its distances in round {own['round']}: start a new session")
+        client.memory["bits"] = dict(own, computed=True)
+        answers, shares = {}, {}
+        for j, sent in ciphers.items():
+            answer, shares[j] = self.compute(secure.unpack(client, j, "ciphertext", sent, round=own["round"]), plain)
+            answers[j] = secure.parcel(client, "answer", answer, j, own["round"])
+        return dict(answers=answers, shares=shares)
+
+    @step(reveals=dict(shares=SHARE))
+    def open(self, client: Client, answers: dict) -> dict:
+        """Client j, for every partner that computed on its ciphertexts. The secret is used up."""
+        own = client.memory["bits"]
+        if "hamming" not in client.memory:
+            raise Mistake(f"{client.name} has no ciphertexts to open in round {own['round']}: start a new session")
+        n, secret = len(own["packed"]), client.memory.pop("hamming")
+        out = {}
+        for k, sent in answers.items():
+            answer = secure.unpack(client, k, "answer", sent, client.name, own["round"])
+            out[k] = self.decrypt(secret, answer, (n, own["counts"][k]), own["length"])
+        return dict(shares=out)
+
+    def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
+        full = [name for name in firsts if group.counts[name]]
+        tasks = [secure.roles(j, k, group.roster) for j, k in combinations(sorted(full), 2)]
+        each = {group.ids[k]: dict(ciphers={j: firsts[j]["cipher"] for j, kk in tasks if kk == k}) for _, k in sorted(tasks)}
+        form = secure.for_partners(each, "ciphers", answers=PARCEL, shares=dict)
+        computed = server.ask(self.evaluate, each=each, form=form) if each else {}
+        lost = {k for k in full if group.ids[k] in each and group.ids[k] not in computed}
+        tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
+        each = {
+            group.ids[j]: dict(answers={k: computed[group.ids[k]]["answers"][j] for jj, k in tasks if jj == j})
+            for j, _ in sorted(tasks)
+        }
+        form = secure.for_partners(each, "answers", shares=dict)
+        opened = server.ask(self.open, each=each, form=form) if each else {}
+        lost |= {j for j in full if group.ids[j] in each and group.ids[j] not in opened}
+        tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
+
+        def blocks() -> Blocks:
+            for j, k in tasks:
+                from_j, from_k = opened[group.ids[j]]["shares"][k], computed[group.ids[k]]["shares"][j]
+                yield j, k, self.combine(from_j, from_k, (group.counts[j], group.counts[k]), group.bits)
+
+        return set(firsts) - lost, blocks()
+
+
+@dataclass(frozen=True)
+class Mlwe(Encrypted):
+    """Lattice encryption (module-LWE): holds even if the server and a client collude."""
+
+    name = "mlwe"
+    first = "nothing: lattice ciphertexts of this party's hash bits"
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        params = mlwe.Params.for_bits(bits.shape[1])
+        secret, message = mlwe.encrypt(params, bits)
+        return dict(secret=secret.to_bytes(), bits=bits.shape[1]), message
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        return mlwe.evaluate(mlwe.Params.for_bits(bits.shape[1]), message, bits)
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        return mlwe.decrypt(mlwe.Secret.from_bytes(mlwe.Params.for_bits(bits), secret["secret"]), answer)
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        block = mlwe.combine(mlwe.Params.for_bits(bits), from_j, from_k)
+        return _shaped(block, shape)
+
+    def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
+        blocks = -(-n_j // 512)
+        return dict(once=1.7 * blocks * bits / 4096, pair=2.3 * n_k * bits * (3584 + n_j) / (500 * 4096 * 4084))
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        sizes = mlwe.sizes(mlwe.Params.for_bits(bits), n_j, n_k)
+        return dict(once=sizes["up"], pair=sizes["back"], server=sizes["server"])
+
+
+@dataclass(frozen=True)
+class Paillier(Encrypted):
+    """The paper's PHE: Paillier's cryptosystem, many rows to a ciphertext."""
+
+    name = "paillier"
+    first = "nothing: Paillier ciphertexts of this party's hash bits"
+    key_bits: int = param(3072, "", "size of the Paillier modulus; 2048 is the least")
+
+    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+        key = paillier.make_key(self.key_bits)
+        return key.to_dict(), paillier.encrypt_columns(key, bits)
+
+    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
+        return paillier.answer(message, bits)
+
+    def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
+        return paillier.open_answer(paillier.SecretKey.from_dict(secret), answer, shape[0], bits, shape[1])
+
+    def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
+        return _shaped(paillier.distances(from_j, from_k, *shape, bits).astype(np.uint16), shape)
+
+    def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
+        packs, size = -(-n_j // 230), (self.key_bits / 3072) ** 2
+        return dict(
+            once=2 + 4 * size * packs * bits / (3 * 4096), pair=27 * size * n_k * packs * (bits / 4096 + 1) / (500 * 3 * 2)
+        )
+
+    def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
+        cost = paillier.cost(n_j, n_k, bits, self.key_bits)
+        return dict(once=cost["columns"], pair=cost["masked"], server=cost["server"])
+
+
+def _shaped(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    if block.shape != shape:
+        raise Mistake(f"a block of {block.shape} distances came where {shape} were due: start a new session")
+    return block
