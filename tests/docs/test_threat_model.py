@@ -1,4 +1,4 @@
-"""The threat model's tables of what leaves a party are the words of the steps. A failing test prints the table as it should be."""
+"""The threat model's tables of what leaves a party are the words of the steps. A failing test prints the right table."""
 
 from __future__ import annotations
 

@@ -94,18 +94,13 @@ class XCLP(Method):
                 "hamming=protocol('psm')."
             )
         if (self.init == "pretrained") != bool(self.init_run):
-            raise Mistake(
-                f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained, and only there."
-            )
+            raise Mistake(f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained alone.")
         bases.check_features_dim(self, server)
         self.first_weights(server)
         bases.note_unused_labels(self, server)
-        if self.graph_clients and self.graph_clients < server.per_round:
-            raise Mistake(f"xclp: graph_clients={self.graph_clients} is below --per-round {server.per_round}.")
-        if self.graph_clients > len(server.clients):
-            raise Mistake(
-                f"xclp: graph_clients={self.graph_clients} are more than the {len(server.clients)} clients there are: take fewer."
-            )
+        if self.graph_clients and not server.per_round <= self.graph_clients <= len(server.clients):
+            allowed = f"0, or {server.per_round} (--per-round) to {len(server.clients)} (all clients)"
+            raise Mistake(f"xclp: graph_clients={self.graph_clients} cannot work: take {allowed}.")
         if max(self.graph_clients, server.per_round) < 2:
             raise Mistake("xclp: labels travel between clients, so say --per-round 2 or more.")
         if self.first_stage(server.rounds) >= server.rounds:

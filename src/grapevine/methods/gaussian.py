@@ -63,7 +63,6 @@ class Gaussian(Method):
     @step(reveals=one_shot.REVEALS, like=one_shot.HELLO)
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1."""
-        complete(client)
         return one_shot.hello(client, session_id)
 
     @step(reveals=dict(moments=MOMENTS))
@@ -77,13 +76,13 @@ class Gaussian(Method):
     def moments(self, client: Client, attempt: int, parties: dict) -> dict:
         """Masked counts, sums and second moments of the labelled rows. Fresh masks in every attempt."""
         n = len(client.data.labelled)
-        values = class_moments(complete(client)[:n], labels(client)[:n], len(client.memory["classes"]), self.kind)
+        values = class_moments(features(client)[:n], labels(client)[:n], len(client.memory["classes"]), self.kind)
         return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
 
     @step
     def predict(self, client: Client, moments: np.ndarray) -> dict:
         """Exchange 3: labels, confidences and probabilities of all rows, in the order labelled, unlabelled. Nothing goes back."""
-        proba = self.probabilities(complete(client), moments, len(client.memory["classes"]))
+        proba = self.probabilities(features(client), moments, len(client.memory["classes"]))
         found, confidence = graph.labels_and_confidence(proba, floor=0.0)
         client.memory["result"] = dict(label=found, confidence=confidence, proba=proba)
         return {}
@@ -129,16 +128,6 @@ class Gaussian(Method):
         done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
         return dict(round=1, classes=told["classes"], labels=counts,
                     got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip
-
-
-def complete(client: Client) -> np.ndarray:
-    """A party's rows. A missing value has no place in a second moment."""
-    V = features(client)
-    missing = np.argwhere(~np.isfinite(V))
-    if len(missing):
-        row, column = missing[0]
-        raise Mistake(f"{client.name} has {V[row, column]} in feature {column} of row {row}: Gaussian heads take complete rows.")
-    return V
 
 
 # ---------------------------------------------------------------- moments
