@@ -35,3 +35,29 @@ def short_table(title: str, rows: Sequence[Mapping[str, Any]], most: int = 8) ->
              for row in shown]  # fmt: skip
     more = [f"… and {len(rows) - most} more"] if len(rows) > most else []
     return "\n".join([title, *(line.rstrip() for line in lines), *more])
+
+
+def count(n: float) -> str:
+    """1,234, or three digits of what is no whole number."""
+    return f"{n:,.0f}" if float(n).is_integer() else f"{n:,.3g}"
+
+
+def many(n: int, what: str, more: str = "") -> str:
+    """1 client, 2 clients; `more` is the word for several where it is not the one with an s."""
+    return f"{count(n)} {what if n == 1 else more or what + 's'}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def points(share: float) -> str:
+    """A difference of two shares in percentage points: +1.5."""
+    return f"{100 * share:+.1f}".replace("-", "−")
+
+
+def short(name: object, most: int) -> str:
+    words = str(name)
+    return words if len(words) <= most else words[: most - 1] + "…"

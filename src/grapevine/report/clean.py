@@ -1,22 +1,22 @@
-"""report.html of the clean job: one self-contained page, from result.json and the parties' suspicious.json alone."""
+"""The page of a clean job, from result.json and the parties' suspicious.json alone."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.store import write_atomically
-from grapevine.core.words import percent, size
+from grapevine.core.words import count, duration, many, percent, size
 from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
 from grapevine.methods.mp_ssfl import ACTIONS
-from grapevine.report import charts, page
-from grapevine.report.charts import count
-from grapevine.report.page import text
+from grapevine.report.charts.kinds import bars, heat
+from grapevine.report.charts.marks import Box, Drawing, Group, Line, Mark, Words
+from grapevine.report.files import read_json, read_lines
+from grapevine.report.page import Page, files_of
+from grapevine.report.parts import Card, Chart, Command, Part, Picture, Settings, Table, Views
 
-MOST_PARTIES = 30  # drawn one by one
+MOST_PARTIES, MOST_PLANES = 30, 12  # drawn one by one
 MOST_CLASSES = 60  # in a confusion
 NONE, ASIDE, FOREIGN = "no label", "set aside", "irrelevant"
 KINDS = dict(
@@ -24,330 +24,214 @@ KINDS = dict(
     unsure="What the classifier is least sure of: set aside, the lowest confidence first.",
     far="Far from the server's rows, and not set aside: the farthest first.",
 )
-STYLE = """<style>
-.examples{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,8.2rem),1fr));gap:.8rem;
-  margin:.6rem 0 0;padding:0;list-style:none}
-.examples li{border:1px solid var(--edge);border-radius:.5rem;padding:.6rem;font-size:.82rem;line-height:1.4;
-  overflow-wrap:anywhere;min-width:0}
-.examples img{display:block;width:100%;max-width:7rem;aspect-ratio:1;object-fit:contain;image-rendering:pixelated;
-  margin:0 0 .4rem;background:var(--page);border-radius:.3rem}
-.examples b{font-weight:650}.examples s{color:var(--soft)}
-.plane rect.cell0{fill:var(--heat)}.plane .cut{stroke:var(--warn);stroke-width:1.5px;stroke-dasharray:5 3}
-.plane .region{font-weight:650;fill:var(--warn)}
-</style>"""
 
 
-def write_clean(folder: Path, summary: dict[str, Any]) -> Path:
-    """Make report.html of a clean job in its folder, and return where it is."""
-    folder = Path(folder)
-    parties = summary["per_client"]
-    names = "1 party" if len(parties) == 1 else f"{count(len(parties))} parties"
-    sections = [
-        ("Parties", _parties(parties)),
-        ("Measured against the truth", _measured(summary)),
-        ("Loss and confidence", _planes(summary)),
-        ("Most suspicious", _suspicious(folder, parties)),
-        ("Classes", _classes(summary)),
-        ("Given and new labels", _confusions(summary)),
-        ("What travelled", _travelled(folder, summary)),
-        ("Settings", _settings(summary)),
-    ]
-    foot = f"Made by Grapevine {text(summary['version'])}. It shows rows of all parties: it is for those who may see them."
-    made = page.page(f"Labels of {names} cleaned", _head(summary, names), sections, foot)
-    path = folder / "report.html"
-    write_atomically(path, made.encode())
-    return path
+def write(folder: Path, summary: dict[str, Any]) -> Path:
+    """Make report.html of a clean job, and return where it is."""
+    return make(folder, summary).write(Path(folder) / "report.html")
 
 
-def _sum(parties: Sequence[dict], key: str) -> int:
-    return sum(party[key] for party in parties)
+def make(folder: Path, summary: dict[str, Any]) -> Page:
+    """The page of a clean job. `summary` is its result.json."""
+    with files_of(folder, "a clean job of Grapevine"):
+        parties, method = summary["per_client"], summary["settings"]
+        names = many(len(parties), "party", "parties")
+        told = dict(method, seed=summary["seed"], classes=summary["data"]["classes"], version=summary["version"])
+        again: list[Part] = [Command(summary["command"])] if summary["command"] else []
+        sections = [
+            ("Parties", _parties(parties)),
+            ("Measured against the truth", _measured(summary)),
+            ("Loss and confidence", _planes(parties, method)),
+            ("Most suspicious", _suspicious(Path(folder), parties)),
+            ("Classes", _classes(parties, summary["data"]["classes"])),
+            ("Given and new labels", _confusions(parties, summary["data"]["classes"])),
+            ("What travelled", _travelled(Path(folder), summary)),
+            ("Settings", [*again, Settings({"Settings": told})]),
+        ]
+        return Page(
+            f"Labels of {names} cleaned", f"Clean job · {names} · MP-SSFL · model {method['model']}", sections=sections,
+            foot=f"Made by Grapevine {summary['version']}. It shows rows of all parties: it is for those who may see them.",
+            **_head(summary, parties, method["tau"]),
+        )  # fmt: skip
 
 
-def _head(summary: dict, names: str) -> str:
-    parties, method = summary["per_client"], summary["settings"]
-    n, kept, mended, labelled, aside = (_sum(parties, key) for key in ("n", "kept", "mended", "labelled", "set_aside"))
-    kind = f'<p class="kind">Clean job · {text(names)} · MP-SSFL · model {text(method["model"])}</p>'
-    sentence = f"Of {count(n)} rows {count(kept)} kept their label, {count(mended - labelled)} labels were mended"
-    sentence += f", {count(labelled)} unlabelled rows got one" if labelled else ""
-    sentence += f" and {count(aside)} rows were set aside"
-    before, after = summary["accuracy_given"], summary["accuracy"]
-    told = []
-    if after is not None:
-        was = f"{percent(before)} of the given labels were the true class; " if before is not None else ""
-        told.append(f"{was}{percent(after)} of those on rows not set aside are.")
-    told.append(_trust(summary["expected"], method["tau"]))
+def _head(summary: dict, parties: list[dict], tau: float) -> dict[str, Any]:
+    n, kept, mended, labelled, aside = (sum(p[key] for p in parties) for key in ("n", "kept", "mended", "labelled", "set_aside"))
+    heading = f"Of {count(n)} rows {count(kept)} kept their label, {count(mended - labelled)} labels were mended"
+    heading += f", {count(labelled)} unlabelled rows got one" if labelled else ""
+    before, after, expected = summary["accuracy_given"], summary["accuracy"], summary["expected"]
+    told = f"{percent(before)} of the given labels were the true class; " if before is not None and after is not None else ""
+    told += f"{percent(after)} of those on rows not set aside are. " if after is not None else ""
+    if expected["n"]:  # what the server's own held-out rows say of the classifier
+        told += f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, it was sure "
+        told += f"(confidence {tau:g} or more) of {count(expected['sure'])}"
+        right = expected["sure_right"] / expected["sure"] if expected["sure"] else None
+        told += f", and right about {percent(right)} of these." if right is not None else "."
+    else:
+        told += "How far to trust the classifier is not known."
     tiles = {"rows": count(n), "kept": count(kept), "mended": count(mended - labelled), "newly labelled": count(labelled),
-             "set aside": count(aside)}  # fmt: skip
-    if before is not None:
-        tiles["right before"] = percent(before)
-    if after is not None:
-        tiles["right after"] = percent(after)
-    tiles["time"] = f"{summary['seconds']:.1f} s"
-    notices = "".join(f'<p class="notice">{text(note)}</p>' for note in summary["warnings"])
-    boxes = "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in tiles.items())
-    return f'{STYLE}{kind}<h1>{text(sentence)}.</h1><p>{text(" ".join(told))}</p>{notices}<dl class="tiles">{boxes}</dl>'
+             "set aside": count(aside), "right before": percent(before), "right after": percent(after),
+             "time": duration(summary["seconds"])}  # fmt: skip
+    tiles = {name: value for name, value in tiles.items() if value != "—"}
+    return dict(heading=f"{heading} and {count(aside)} rows were set aside.", about=told, tiles=tiles, notices=summary["warnings"])
 
 
-def _trust(expected: dict, tau: float) -> str:
-    """What the server's own held-out rows say of the classifier."""
-    if not expected["n"]:
-        return "How far to trust the classifier is not known."
-    sure = f"it was sure (confidence {tau:g} or more) of {count(expected['sure'])}"
-    right = f", and right about {percent(expected['sure_right'] / expected['sure'])} of these" if expected["sure"] else ""
-    return f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, {sure}{right}."
+def _parties(parties: list[dict]) -> list[Part]:
+    counts = {"rows": [p["n"] for p in parties], "kept": [p["kept"] for p in parties],
+              "mended": [p["mended"] - p["labelled"] for p in parties], "newly labelled": [p["labelled"] for p in parties],
+              "set aside": [p["set_aside"] for p in parties]}  # fmt: skip
+    names = [p["id"] for p in parties]
+    table = Card("", [Table(["party", *counts], list(zip(names, *counts.values())))])
+    parts = {name: values for name, values in counts.items() if name != "rows" and any(values)}
+    few = 1 < len(parties) <= MOST_PARTIES
+    return [[table, *([bars("Rows by action", names, parts, "party", count)] if few else [])]]
 
 
-def _parties(parties: list[dict]) -> str:
-    heads = ["party", "rows", "kept", "mended", "newly labelled", "set aside"]
-    rows = [[p["id"], p["n"], p["kept"], p["mended"] - p["labelled"], p["labelled"], p["set_aside"]] for p in parties]
-    drawn = ""
-    if 1 < len(parties) <= MOST_PARTIES:
-        parts = {"kept": [r[2] for r in rows], "mended": [r[3] for r in rows], "newly labelled": [r[4] for r in rows],
-                 "set aside": [r[5] for r in rows]}  # fmt: skip
-        parts = {name: values for name, values in parts.items() if any(values)}
-        drawn = charts.bars("Rows by action", [p["id"] for p in parties], parts, count, "party")
-    return f'<div class="grid2"><div class="card">{charts.table(heads, rows)}</div>{drawn}</div>'
-
-
-def _measured(summary: dict) -> str:
+def _measured(summary: dict) -> list[Part]:
     measured = summary["measured"]
     if measured is None:
-        return ""
-    heads = ["what", "found", "right", "there were", "precision", "recall", "F1"]
-    rows = [_line(name, m) for name, m in measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)]
+        return []
     note = (
         "Precision is the share of what was found that is right, recall the share of what there was that was found. A row whose "
         "true class is empty, or unknown to the server, is irrelevant. A label is right before if it was given and is the true "
         "class, known to the server or not; right after, if it is on a row not set aside and is the true class."
     )
-    over = f'<div class="card wide"><h3>All parties</h3><p class="aside">{text(note)}</p>{charts.table(heads, rows)}</div>'
-    heads = [
-        "party",
-        "labels right before",
-        "right after",
-        "wrong labels: precision",
-        "recall",
-        "irrelevant: precision",
-        "recall",
-    ]
-    lines = []
-    for p in summary["per_client"]:
-        if p["measured"]:
-            m = p["measured"]
-            before, after = (m[when]["precision"] for when in (BEFORE, AFTER))
-            wrong, aside = m["wrong labels found"], m["irrelevant rows set aside"]
-            pairs = [wrong["precision"], wrong["recall"], aside["precision"], aside["recall"]]
-            lines.append([p["id"], *(percent(value) for value in (before, after, *pairs))])
-    each = f'<div class="card wide"><h3>Each party</h3>{charts.table(heads, lines)}</div>' if len(lines) > 1 else ""
-    return f'<div class="grid2">{over}{each}</div>'
+    heads, rows = ["what", "found", "right", "there were", "precision", "recall", "F1"], []
+    for name, m in measured.items():
+        if (m["found"] or m["of"]) and name not in (BEFORE, AFTER):
+            p, r = m["precision"], m["recall"]
+            f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
+            rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
+    cards: list[Part] = [Card("All parties", [note, Table(heads, rows)], wide=True)]
+    heads = ["party", "labels right before", "right after", "wrong labels: precision", "recall", "irrelevant: precision", "recall"]
+    each = [(p["id"], p["measured"]) for p in summary["per_client"] if p["measured"]]
+    told = [[name, percent(m[BEFORE]["precision"]), percent(m[AFTER]["precision"]),
+             *(percent(m[what][of]) for what in ("wrong labels found", "irrelevant rows set aside") for of in ("precision", "recall"))]
+            for name, m in each]  # fmt: skip
+    return [cards + ([Card("Each party", [Table(heads, told)], wide=True)] if len(each) > 1 else [])]
 
 
-def _line(name: str, m: dict) -> list:
-    p, r = m["precision"], m["recall"]
-    f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
-    return [name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)]
+# ---------------------------------------------------------------- loss and confidence
 
 
-# Loss and confidence -------------------------------------------------------------------------------------------------
+def _planes(parties: list[dict], method: dict) -> list[Part]:
+    each = {p["id"]: Counter({(i, j): n for i, j, n in p["plane"]}) for p in parties}
+    together = sum(each.values(), Counter())
+    choices = {"all parties": together} | (each if 1 < len(parties) <= MOST_PLANES else {})
+    return [Views("plane", {who: [_plane(who, counts, method)] for who, counts in choices.items()})]
 
 
-def _planes(summary: dict) -> str:
-    parties = summary["per_client"]
-    together: dict[tuple[int, int], int] = {}
-    for p in parties:
-        for i, j, n in p["plane"]:
-            together[i, j] = together.get((i, j), 0) + n
-    choices = {"all parties": together}
-    if 1 < len(parties) <= 12:
-        choices |= {p["id"]: {(i, j): n for i, j, n in p["plane"]} for p in parties}
-    drawn = {name: _plane(name, counts, summary["settings"]) for name, counts in choices.items()}
-    return page.views("plane", drawn)
+def _plane(who: str, counts: Counter, method: dict) -> Chart:
+    """Rows by confidence, across, and loss, upwards, both logarithmic, with τ and Υ as lines and the actions in their regions."""
+    row, top, left, wide = 13, 16, 9.0, 89.0
+    low = (BINS + 2) * row + top  # the lower edge: rows without a label are the lowest line, infinite losses the highest
 
+    def across(confidence: float) -> float:
+        return left + wide * min(-math.log10(max(1 - confidence, 10**-MOST_NINES)) / MOST_NINES, 1.0)
 
-def _plane(who: str, counts: dict[tuple[int, int], int], method: dict) -> str:
-    """The two-dimensional histogram, with τ and Υ as lines and the actions in their regions. Both axes are logarithmic."""
-    lines, row, top, left, wide = BINS + 2, 13, 16, 9.0, 89.0
-    most = max(counts.values())
-    low = lines * row + top  # the lower edge: rows without a label are the lowest line, infinite losses the highest
+    def down(loss: float) -> float:
+        return low - row * (1 + BINS * min(max((math.log10(loss) - LEAST_LOSS) / (MOST_LOSS - LEAST_LOSS), 0.0), 1.0))
 
-    def across(nines: float) -> float:
-        return left + wide * min(nines / MOST_NINES, 1.0)
-
-    def down(log_loss: float) -> float:
-        share = min(max((log_loss - LEAST_LOSS) / (MOST_LOSS - LEAST_LOSS), 0.0), 1.0)
-        return low - row * (1 + share * BINS)
-
-    drawn = [f'<rect class="none" x="{left}%" y="{top}" width="{wide}%" height="{low - top}"/>']
-    for (i, j), n in sorted(counts.items()):
-        dark = 0.12 + 0.88 * math.log1p(n) / math.log1p(most)
-        told = f"{_loss_bin(i)}\n{_confidence_bin(j)}\nrows: {count(n)}"
-        box = f'x="{left + wide * j / BINS:.2f}%" y="{low - row * (i + 1)}" width="{wide / BINS:.3f}%" height="{row}"'
-        drawn.append(f'<g data-tip="{text(told)}"><rect class="cell0" {box} fill-opacity="{dark:.2f}"/></g>')
-    tau = across(-math.log10(max(1 - method["tau"], 10**-MOST_NINES)))
-    upsilon = down(math.log10(method["upsilon"]))
-    drawn.append(f'<line class="cut" x1="{tau:.2f}%" x2="{tau:.2f}%" y1="{top}" y2="{low}"/>')
-    drawn.append(f'<line class="cut" x1="{left}%" x2="{left + wide}%" y1="{upsilon:.1f}" y2="{upsilon:.1f}"/>')
-    drawn.append(_word(f"{tau:.2f}%", 11, f"τ = {method['tau']:g}", "middle"))
-    drawn.append(_word(f"{left}%", upsilon - 4, f"Υ = {method['upsilon']:g}", "start", 4))
-    right = f"{left + wide}%"
-    drawn.append(_word(right, top + 3 * row, "mended", "end", -6, "region"))
-    drawn.append(_word(right, upsilon + 16, "kept", "end", -6, "region"))
-    drawn.append(_word(f"{left}%", top + 3 * row, "set aside", "start", 6, "region"))
-    for value in (1e-3, 1e-2, 0.1, 1, 10):
-        drawn.append(_word("0", down(math.log10(value)) + 4, f"{value:g}", "start"))
-    drawn.append(_word("0", top + row - 2, "∞", "start"))
-    drawn.append(_word("0", low - 3, "none", "start"))
-    for value in (0.5, 0.9, 0.99, 0.999):
-        drawn.append(_word(f"{across(-math.log10(1 - value)):.2f}%", low + 15, f"{value:g}", "middle"))
-    drawn.append(_word("50%", low + 32, "confidence →    (upwards: loss of the given label)", "middle", 0, "axis"))
+    marks: list[Mark] = [Box(left, top, wide, low - top, "none")]
+    rows = [[_loss(i), _confidence(j), n] for (i, j), n in sorted(counts.items())]
+    for (i, j), (loss, confidence, n) in zip(sorted(counts), rows):
+        dark = 0.12 + 0.88 * math.log1p(n) / math.log1p(max(counts.values()))
+        box = Box(left + wide * j / BINS, low - row * (i + 1), wide / BINS, row, "cell", opacity=dark)
+        marks.append(Group([box], f"{loss}\n{confidence}\nrows: {count(n)}", role="cell"))
+    tau, upsilon, right = across(method["tau"]), down(method["upsilon"]), left + wide
+    marks += [Line(tau, top, tau, low, "cut"), Line(left, upsilon, right, upsilon, "cut")]
+    marks += [Words(tau, 11, f"τ = {method['tau']:g}", "middle"), Words(left, upsilon - 4, f"Υ = {method['upsilon']:g}", dx=4)]
+    marks += [Words(right, top + 3 * row, "mended", "end", -6, "region"), Words(right, upsilon + 16, "kept", "end", -6, "region"),
+              Words(left, top + 3 * row, "set aside", dx=6, look="region")]  # fmt: skip
+    marks += [Words(0, down(value) + 4, f"{value:g}") for value in (1e-3, 1e-2, 0.1, 1, 10)]
+    marks += [Words(0, top + row - 2, "∞"), Words(0, low - 3, "none")]
+    marks += [Words(across(value), low + 15, f"{value:g}", "middle") for value in (0.5, 0.9, 0.99, 0.999)]
+    marks.append(Words(50, low + 32, "confidence →    (upwards: loss of the given label)", "middle", look="axis"))
     note = (
         "Each cell is a number of rows, darker for more. Below Υ the given label fits what the classifier says, right of τ the "
         "classifier is sure. The highest line are labels that the server does not know, the lowest rows without a label."
     )
-    rows = [[_loss_bin(i), _confidence_bin(j), n] for (i, j), n in sorted(counts.items())]
-    numbers = charts.table(["loss", "confidence", "rows"], rows, "result.json")
-    title = f"Loss and confidence: {who}"
-    inner = charts.svg(title, low + 40, "".join(drawn), 'width="100%" class="plane"')
-    return charts.figure(title, inner, numbers, note, wide=True)
+    table = Table(["loss", "confidence", "rows"], rows, "result.json")
+    return Chart(f"Loss and confidence: {who}", Drawing(marks, low + 40), [table], note=note, wide=True)
 
 
-def _word(x: str, y: float, words: str, anchor: str, dx: int = 0, kind: str = "") -> str:
-    more = f' dx="{dx}"' if dx else ""
-    return f'<text x="{x}" y="{y:g}" text-anchor="{anchor}"{more}{f" class={kind}" if kind else ""}>{text(words)}</text>'
-
-
-def _loss_bin(i: int) -> str:
-    if i == 0:
-        return "no label"
-    if i == BINS + 1:
-        return "loss ∞"
-    step = (MOST_LOSS - LEAST_LOSS) / BINS
-    low, high = (10 ** (LEAST_LOSS + step * at) for at in (i - 1, i))
+def _loss(i: int) -> str:
+    if i in (0, BINS + 1):
+        return "loss ∞" if i else "no label"
+    low, high = (10 ** (LEAST_LOSS + (MOST_LOSS - LEAST_LOSS) / BINS * at) for at in (i - 1, i))
     return f"loss {low:.2g} to {high:.2g}" if i > 1 else f"loss up to {high:.2g}"
 
 
-def _confidence_bin(j: int) -> str:
+def _confidence(j: int) -> str:
     low, high = (1 - 10 ** (-MOST_NINES * at / BINS) for at in (j, j + 1))
     return f"confidence {low:.4g} to {high:.4g}" if j < BINS - 1 else f"confidence {low:.4g} and more"
 
 
-# Examples ------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------- rows, classes, messages
 
 
-def _suspicious(folder: Path, parties: list[dict]) -> str:
-    shown = []
+def _suspicious(folder: Path, parties: list[dict]) -> list[Part]:
+    shown: list[Part] = []
     for p in parties[:MOST_PARTIES]:
-        path = folder / p["id"] / "suspicious.json"
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        cards = "".join(_examples(told, found.get(name, [])) for name, told in KINDS.items())
-        told = cards or '<p class="aside">Nothing was mended or set aside.</p>'
-        shown.append(f'<div class="card{" below" if shown else ""}"><h3>{text(p["id"])}</h3>{told}</div>')
+        found = read_json(folder / p["id"] / "suspicious.json") or {}
+        tables = [part for kind, told in KINDS.items() if found.get(kind) for part in (told, _examples(found[kind]))]
+        shown.append(Card(p["id"], tables or ["Nothing was mended or set aside."]))
     left = len(parties) - MOST_PARTIES
-    more = f'<p class="aside">… and {count(left)} more parties, in their suspicious.json.</p>' if left > 0 else ""
-    return "".join(shown) + more
+    return shown + ([f"… and {count(left)} more parties, in their suspicious.json."] if left > 0 else [])
 
 
-def _examples(told: str, found: list[dict]) -> str:
-    """Cards with pictures; of tables, a line each with the features that lie farthest from the server's means."""
-    if not found:
-        return ""
-    told = f'<p class="aside">{text(told)}</p>'
-    if found[0]["picture"]:
-        return f'{told}<ul class="examples">{"".join(map(_card, found))}</ul>'
-    truth = found[0]["truth"] is not None
-    values = any(one["values"] for one in found)
-    heads = ["row", "given", "classifier", "action", "loss", "confidence", *(["truth"] if truth else [])]
-    heads += ["farthest from the server's means (deviations)"] if values else []
-    return told + charts.table(heads, [_cells(one, truth, values) for one in found])
+def _examples(found: list[dict]) -> Table:
+    """A line for each row: with its picture, or with the features that lie farthest from the server's means."""
+    heads, rows = ["row", "given", "classifier", "action", "loss", "confidence"], []
+    heads = [*(["picture"] if found[0]["picture"] else []), *heads, *(["truth"] if found[0]["truth"] is not None else [])]
+    for one in found:
+        loss = one["loss"] if one["loss"] is None or isinstance(one["loss"], str) else f"{one['loss']:.3f}"
+        cells = [Picture(one["picture"], one["id"])] if one["picture"] else []
+        cells += [one["id"], NONE if one["given"] is None else one["given"], one["proposed"], one["action"], loss]
+        cells += [f"{one['confidence']:.3f}", *([one["truth"] or FOREIGN] if one["truth"] is not None else [])]
+        rows.append([*cells, ", ".join(f"{a} {'—' if v is None else f'{v:g}'} ({z:+.1f})" for a, v, z in one["values"])])
+    if any(one["values"] for one in found):
+        return Table([*heads, "farthest from the server's means (deviations)"], rows)
+    return Table(heads, [row[:-1] for row in rows])
 
 
-def _cells(one: dict, truth: bool, values: bool) -> list:
-    far = ", ".join(f"{name} {'—' if v is None else f'{v:g}'} ({z:+.1f})" for name, v, z in one["values"])
-    given = NONE if one["given"] is None else one["given"]
-    loss = one["loss"] if one["loss"] is None or isinstance(one["loss"], str) else f"{one['loss']:.3f}"
-    cells = [one["id"], given, one["proposed"], one["action"], loss, f"{one['confidence']:.3f}"]
-    return [*cells, *([one["truth"] or FOREIGN] if truth else []), *([far] if values else [])]
-
-
-def _card(one: dict) -> str:
-    given = NONE if one["given"] is None else str(one["given"])
-    shown = f'<img alt="{text(one["id"])}" src="data:image/png;base64,{text(one["picture"])}">'
-    if one["action"] == ACTIONS[1]:
-        change = f"<s>{text(given)}</s> → <b>{text(one['proposed'])}</b>"
-    else:
-        change = f"{text(given)}<br>perhaps {text(one['proposed'])}"
-    loss = "" if one["loss"] is None else f"<br>loss {text(one['loss'])}"
-    truth = "" if one["truth"] is None else f"<br>truth: {text(one['truth'] or FOREIGN)}"
-    return f"<li>{shown}<div>{text(one['id'])}</div>{change}<br>confidence {one['confidence']:.3f}{loss}{truth}</li>"
-
-
-# Classes, confusions -------------------------------------------------------------------------------------------------
-
-
-def _classes(summary: dict) -> str:
-    parties = summary["per_client"]
-    names = list(dict.fromkeys(name for p in parties for name in p["by_class"]))
-    known = set(summary["data"]["classes"])
-    total = {a: [sum(p["by_class"].get(name, {}).get(a, 0) for p in parties) for name in names] for a in ACTIONS}
-    kept = [i for i, _ in enumerate(names) if any(values[i] for values in total.values())]
-    kept.sort(key=lambda i: (names[i] == "", names[i] not in known))
+def _classes(parties: list[dict], known: list[str]) -> list[Part]:
+    names = dict.fromkeys(name for p in parties for name, counts in p["by_class"].items() if any(counts.values()))
+    kept = sorted(names, key=lambda name: (name == "", name not in known))
     if not kept or len(kept) > MOST_CLASSES:
-        return ""
-    shown = [_named(names[i], NONE) for i in kept]
-    parts = {a: [values[i] for i in kept] for a, values in total.items() if any(values)}
-    drawn = charts.bars("Rows by given label", shown, parts, count, "given label")
-    if not 1 < len(parties) <= MOST_PARTIES:
-        return drawn
-    heads = ["party", "given label", *ACTIONS]
-    rows = [[p["id"], _named(names[i], NONE), *(p["by_class"].get(names[i], dict.fromkeys(ACTIONS, 0))[a] for a in ACTIONS)]
-            for p in parties for i in kept if sum(p["by_class"].get(names[i], {}).values())]  # fmt: skip
-    return f'<div class="grid2">{drawn}<div class="card"><h3>Each party</h3><div class="scroll" style="max-height:26rem">' \
-           f"{charts.table(heads, rows, 'result.json')}</div></div></div>"  # fmt: skip
+        return []
+    total = {a: [sum(p["by_class"].get(name, {}).get(a, 0) for p in parties) for name in kept] for a in ACTIONS}
+    parts = {a: values for a, values in total.items() if any(values)}
+    drawn = bars("Rows by given label", [name or NONE for name in kept], parts, "given label", count)
+    rows = [[p["id"], name or NONE, *(p["by_class"][name][a] for a in ACTIONS)]
+            for p in parties for name in kept if any(p["by_class"].get(name, {}).values())]  # fmt: skip
+    each = Card("Each party", [Table(["party", "given label", *ACTIONS], rows, "result.json")])
+    return [[drawn, *([each] if 1 < len(parties) <= MOST_PARTIES else [])]]
 
 
-def _named(name: str, none: str) -> str:
-    return name or none
+def _confusions(parties: list[dict], classes: list[str]) -> list[Part]:
+    new, true = ([p[key] for p in parties if p[key] is not None] for key in ("given_new", "given_true"))
+    return [[*_confusion("new", ASIDE, new, classes), *(_confusion("true", FOREIGN, true, classes) if true else [])]]
 
 
-def _confusions(summary: dict) -> str:
-    new = _confusion("Given and new labels", "given", "new", ASIDE, [p["given_new"] for p in summary["per_client"]], summary)
-    true = [p["given_true"] for p in summary["per_client"] if p["given_true"] is not None]
-    drawn = new + (_confusion("Given and true labels", "given", "true", FOREIGN, true, summary) if true else "")
-    return f'<div class="grid2">{drawn}</div>' if drawn else ""
-
-
-def _confusion(title: str, across: str, down: str, none: str, pairs: list[list[list]], summary: dict) -> str:
-    counts: dict[tuple[str, str], int] = {}
+def _confusion(down: str, none: str, pairs: list[list[list]], classes: list[str]) -> list[Chart]:
+    counts: Counter = Counter()
     for a, b, n in (pair for one in pairs for pair in one):
-        counts[a, b] = counts.get((a, b), 0) + n
-    classes = summary["data"]["classes"]
+        counts[a, b] += n
     others = sorted({a for a, _ in counts} - {*classes, ""})
     rows = [*classes, *others, *([""] if any(a == "" for a, _ in counts) else [])]
     cols = [*classes, *([""] if any(b == "" for _, b in counts) else [])]
     if len(rows) > MOST_CLASSES:
-        return ""
-    values = [[counts.get((a, b), 0) for b in cols] for a in rows]
-    shares = [[n / (sum(line) or 1) for n in line] for line in values]
-    return charts.heat(title, [a or NONE for a in rows], [b or none for b in cols], values, shares, across, down,
-                       f"Rows of all parties. On the diagonal the {down} label is the given one.", "the given label")  # fmt: skip
+        return []
+    sides = ("given", [a or NONE for a in rows]), (down, [b or none for b in cols])
+    note = f"Rows of all parties. On the diagonal the {down} label is the given one."
+    values = [[counts[a, b] for b in cols] for a in rows]
+    return [heat(f"Given and {down} labels", *sides, values, "the given label", note=note)]
 
 
-# What travelled, settings --------------------------------------------------------------------------------------------
-
-
-def _travelled(folder: Path, summary: dict) -> str:
-    path = folder / "messages.jsonl"
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+def _travelled(folder: Path, summary: dict) -> list[Part]:
     rows = [["↓ to the parties" if line["direction"] == "down" else "↑ to the server", ", ".join(line["fields"]) or "nothing",
-             line["messages"], size(line["bytes"])] for line in lines]  # fmt: skip
+             line["messages"], size(line["bytes"])] for line in read_lines(folder / "messages.jsonl")]  # fmt: skip
     told = "The classifier, its class names and the means and deviations of the server's features go to each party."
     told += " Only counts come back." if summary["told"] else " Nothing about any row comes back."
-    heads = ["direction", "what", "messages", "bytes"]
-    return f'<div class="card"><p class="aside">{text(told)}</p>{charts.table(heads, rows)}</div>'
-
-
-def _settings(summary: dict) -> str:
-    command = f'<div class="card wide"><h3>Repeat it</h3><pre tabindex="0">{text(summary["command"])}</pre></div>'
-    told = dict(summary["settings"], seed=summary["seed"], classes=summary["data"]["classes"], version=summary["version"])
-    table = f'<div class="card"><h3>Settings</h3>{charts.settings(told)}</div>'
-    return f'<div class="grid2">{command if summary["command"] else ""}{table}</div>'
+    return [Card("", [told, Table(["direction", "what", "messages", "bytes"], rows)])]

@@ -1,24 +1,19 @@
-"""report.html of a comparison, and the leaderboard over several: self-contained pages from the files of their folders alone.
+"""The page of a comparison, from the files of its folder alone.
 
-They may be made while runs are going on: what is missing is shown as missing, and the page loads itself again.
+It may be made while runs are going on: what is missing is shown as missing, and the page loads itself again.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grapevine.core.errors import Mistake
-from grapevine.core.store import write_atomically
-from grapevine.core.version import __version__
-from grapevine.core.words import percent, size
+from grapevine.core.words import count, duration, many, percent, size
 from grapevine.jobs.compare import Comparison, load
+<<<<<<< HEAD
 from grapevine.jobs.compare_table import COLUMNS, flops, mean_and_std, notes, rows_of, seconds, spread, used_columns
 from grapevine.report import charts, compare_charts, page
 from grapevine.report.charts import count
@@ -229,9 +224,19 @@ def _tiles(data: dict[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------- table
+=======
+from grapevine.jobs.compare_table import COLUMNS, flops, mean_and_std, notes, rows_of, spread, used_columns
+from grapevine.report import leaderboard
+from grapevine.report.charts.kinds import Axis, Point, Series, bars, costs, heights, lines
+from grapevine.report.files import read_lines
+from grapevine.report.page import REFRESH_SECONDS, Page, files_of
+from grapevine.report.parts import Card, Cell, Chart, Command, Part, Pick, Settings, Sorted, Views
+>>>>>>> 4fbec18 (Pages from templates, charts described once: SVG on a page, SVG and PNG as files)
 
+ACCURACY = Axis("accuracy", percent)
+SMALL_FIRST = ("method", "p", "rounds to target", "bytes to target", "per client and round", "bytes", "FLOPs", "seconds")
 SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "method": lambda row: row["method"], "bound": lambda row: row["bound"] or "", "seeds": lambda row: row["seeds"],
+    "method": lambda row: row["method"], "seeds": lambda row: row["seeds"],
     "accuracy": lambda row: row["accuracy"], "balanced": lambda row: row["balanced_accuracy"],
     "against best": lambda row: 0.0 if row["best"] else row["difference"], "p": lambda row: row["p"],
     "rounds to target": lambda row: row["target_rounds"], "bytes to target": lambda row: row["target_bytes"],
@@ -240,142 +245,165 @@ SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "FLOPs": lambda row: row["flops"], "seconds": lambda row: row["seconds"],
     "pseudo-labels right": lambda row: row["pseudo_label_accuracy"],
 }  # fmt: skip
-WORDS = ("method", "bound")
-SMALL_FIRST = (
-    "mean rank",
-    "method",
-    "bound",
-    "p",
-    "rounds to target",
-    "bytes to target",
-    "per client and round",
-    "bytes",
-    "FLOPs",
-    "seconds",
-)
+NOTHING = "No run is finished yet."
 
 
-def _sorted_table(names: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[str, Any]]]]) -> str:
-    """A table whose heads are buttons that sort it. A row is its class and its cells, each HTML and what it is sorted by."""
-    heads = "".join(
-        f'<th scope="col" data-kind="{"word" if name in WORDS else "number"}"{" data-first=up" if name in SMALL_FIRST else ""}'
-        f'{"" if name in WORDS else " class=n"}><button type="button">{text(name)}</button></th>'
-        for name in names
-    )
-    body = "".join(
-        f'<tr class="{kind}">'
-        + "".join(
-            f'<td{"" if name in WORDS else " class=n"} data-sort="{text("" if by is None else by)}">{inner}</td>'
-            for name, (inner, by) in zip(names, cells)
-        )
-        + "</tr>"
-        for kind, cells in rows
-    )
-    whole = f'<table class="sorted"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="Table; its heads sort it">{whole}</div>'
+def write(folder: Path) -> Path:
+    """Make report.html of a comparison's folder, and return where it is."""
+    return make(folder).write(Path(folder) / "report.html")
 
 
-def _table(made: Comparison, cell: dict[str, Any]) -> str:
-    data = made.data
-    rows = rows_of(data, cell)
+def make(folder: Path) -> Page:
+    """The page of a comparison."""
+    made = load(folder)
+    with files_of(folder, "grapevine compare"):
+        data = made.data
+        bounds = {line["label"]: bool(line["bound"]) for cell in data["cells"] for line in cell["lines"]}
+        # Methods have the first colours, bounds are dashed.
+        looks = {label: Series(label, (), i, bounds[label]) for i, label in enumerate(sorted(bounds, key=lambda b: bounds[b]))}
+        pick = Pick("Methods shown in all charts; bounds are dashed", [look.key for look in looks.values()])
+        cells = {cell["name"]: _cell(made, cell, looks) for cell in data["cells"]}
+        board = [leaderboard.board([(cell["name"], rows_of(data, cell)) for cell in data["cells"]])]
+        sections = [("Grid", [pick, *_grid(data, looks)]), ("All settings", board), ("Each setting", [Views("cell", cells)])]
+        if len(cells) == 1:
+            ((table, curves, cost),) = cells.values()
+            sections = [("Table", [table]), ("Curves", [pick, curves]), ("Cost", [cost])]
+        name, n = leaderboard.data_names(data), len(data["seeds"])
+        return Page(
+            f"{', '.join(data['methods'])} on {name}", f"Comparison · {name} · {many(n, 'seed')}",
+            sections=[*sections, ("Settings", _settings(data))],
+            foot=f"Made by Grapevine {data['version']} from the files of the comparison {made.out.resolve().name}.",
+            refresh=REFRESH_SECONDS if data["state"] == "going" else 0, **_head(data, name),
+        )  # fmt: skip
+
+
+def _cell(made: Comparison, cell: dict[str, Any], looks: dict[str, Series]) -> list[Part]:
+    """All about one cell of a grid: table, curves, cost."""
+    return [_table(made, cell), _curves(made, cell, looks), _cost(made.data, cell, looks)]
+
+
+def _series(look: Series, points: Sequence[Point]) -> Series:
+    return Series(look.name, points, look.number, look.dashed)
+
+
+# ---------------------------------------------------------------- head
+
+
+def _head(data: dict[str, Any], name: str) -> dict[str, Any]:
+    runs, best = data["runs"], [row for row in data["table"] if row["best"]]
+    done, failed = (sum(run["state"] == state for run in runs) for state in ("finished", "failed"))
+    notices = {"going": f"{done} of {len(runs)} runs are finished. This page loads itself again every {REFRESH_SECONDS} seconds."}
+    stopped = f"{done} of {len(runs)} runs are finished, {failed} failed: the same command with --resume runs what is missing."
+    heading = _sentence(data, best, name)
+    if data["state"] != "finished" and best:
+        heading = f"So far, {heading[0].lower()}{heading[1:]}"
+    tiles = {"runs": f"{done} / {len(runs)}", "time of all runs": duration(sum(run["seconds"] or 0 for run in runs))}
+    if len(data["cells"]) == 1:
+        first = {f"best: {row['method']}": spread(row["accuracy"], row["accuracy_std"]) for row in best}
+        known = {row["bound"]: percent(row["accuracy"]) for row in data["table"] if row["bound"] and row["accuracy"] is not None}
+        tiles = first | known | tiles
+    told = [] if data["state"] == "finished" else [notices.get(data["state"], stopped)]
+    return dict(heading=heading, about=_about(data), tiles=tiles, notices=told)
+
+
+def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
+    if not best:
+        known = any(row["accuracy"] is not None for row in data["table"])
+        return f"Only bounds are known so far on {name}." if known else "No method has a result yet."
+    if len(data["cells"]) > 1:
+        wins = {label: sum(row["method"] == label for row in best) for label in dict.fromkeys(row["method"] for row in best)}
+        told = ", ".join(f"{label} in {n}" for label, n in sorted(wins.items(), key=lambda item: -item[1]))
+        return f"Best of {len(data['methods'])} methods on {name}, in {len(best)} settings: {told}."
+    (row,) = best
+    others = [r for r in data["table"] if not r["bound"] and r is not row and r["accuracy"] is not None]
+    sentence = f"{row['method']} classifies {spread(row['accuracy'], row['accuracy_std'])} of the test rows of {name} right"
+    sentence += f", the best of {len(others) + 1} methods" if others else ""
+    near = [r["method"] for r in others if r["p"] is not None and r["p"] >= 0.05]
+    who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of them"
+    return sentence + (f"; {who} cannot be distinguished from it with {row['seeds']} seeds." if near else ".")
+
+
+def _about(data: dict[str, Any]) -> str:
+    cell, flags = data["cells"][0], data["flags"]
+    words = f"{count(cell['clients'])} clients (partition {cell['settings']['partition']})"
+    words += f", {count(cell['labelled'])} labelled rows and {count(cell['unlabelled'])} unlabelled at the clients"
+    words += f", {count(cell['server'])} labelled at the server" if cell["server"] else ""
+    if len(data["cells"]) > 1:
+        words = "Varied: " + "; ".join(f"{name.replace('_', '-')} {', '.join(map(str, v))}" for name, v in data["vary"].items())
+    per_round = min(flags["per_round"] or cell["clients"], cell["clients"])
+    return f"{words}. {many(flags['rounds'], 'round')} of {many(per_round, 'client')}. All methods of a seed have the same split."
+
+
+# ---------------------------------------------------------------- one cell
+
+
+def _table(made: Comparison, cell: dict[str, Any]) -> Card:
+    rows = rows_of(made.data, cell)
     names = [name for name in used_columns(rows) if name not in ("bound", "seeds")] + ["seeds"]  # their links need room
     most = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=1.0) or 1.0
     lines = []
     for row in rows:
-        cells = [(_shown(made, cell, row, name, most), SORTS[name](row)) for name in names]
-        lines.append(("best" if row["best"] else "bound" if row["bound"] else "", cells))
-    said = "".join(f"<li>{text(note)}</li>" for note in notes(data, cell))
-    return f'<div class="card">{_sorted_table(names, lines)}<ul class="aside">{said}</ul></div>'
+        cells = {name: Cell(COLUMNS[name](row), SORTS[name](row)) for name in names}
+        cells["method"] = Cell(row["method"], row["method"], f"bound: {row['bound']}" if row["bound"] else "")
+        if row["accuracy"] is not None:
+            cells["accuracy"] = Cell(COLUMNS["accuracy"](row), row["accuracy"], share=row["accuracy"] / most)
+        runs = [(f"{run['seed']}", f"{run['folder']}/report.html") if run["state"] == "finished" else
+                (f"{run['seed']} ({run['state']})", "") for run in _runs(made.data, cell, row["method"])]  # fmt: skip
+        cells["seeds"] = Cell("", row["seeds"], links=runs)
+        lines.append(("best" if row["best"] else "bound" if row["bound"] else "", list(cells.values())))
+    title = f"Table of {cell['name']}" if cell["name"] else ""
+    return Card(title, [Sorted(names, lines, small_first=SMALL_FIRST), *notes(made.data, cell)])
 
 
-def _shown(made: Comparison, cell: dict[str, Any], row: dict[str, Any], name: str, most: float) -> str:
-    shown = text(COLUMNS[name](row))
-    if name == "method" and row["bound"]:
-        return f"{shown}<small>bound: {text(row['bound'])}</small>"
-    if name == "seeds":
-        return _links(made, cell, row)
-    if name == "accuracy" and row["accuracy"] is not None:
-        return f'{shown}<span class="share" style="width:{100 * row["accuracy"] / most:.0f}%"></span>'
-    return shown
+def _runs(data: dict[str, Any], cell: dict[str, Any], label: str) -> list[dict[str, Any]]:
+    index = data["cells"].index(cell)
+    return [run for run in data["runs"] if run["cell"] == index and run["method"] == label]
 
 
-def _links(made: Comparison, cell: dict[str, Any], row: dict[str, Any]) -> str:
-    """A seed is a link to its run's own page."""
-    index = made.data["cells"].index(cell)
-    runs = [run for run in made.data["runs"] if run["cell"] == index and run["method"] == row["method"]]
-    out = []
-    for run in runs:
-        if run["state"] == "finished":
-            out.append(f'<a href="{text(run["folder"])}/report.html">{run["seed"]}</a>')
-        else:
-            out.append(f'<span title="{text(run["error"] or run["state"])}">{run["seed"]} ({text(run["state"])})</span>')
-    return " ".join(out)
-
-
-# ---------------------------------------------------------------- curves, cost
-
-
-def _pick(data: dict[str, Any], numbers: dict[str, int]) -> str:
-    """A check box for each method, which hides it in all charts of the page."""
-    bounds = {line["label"]: line["bound"] for cell in data["cells"] for line in cell["lines"]}
-    boxes = "".join(
-        f'<label class="s{i % page.COLOURS}"><input type="checkbox" data-pick="{i}" checked autocomplete="off">'
-        f"<i{' class=bound' if bounds[label] else ''}></i>{text(label)}</label>"
-        for label, i in numbers.items()
-    )
-    return f'<fieldset class="pick"><legend>Methods shown in all charts; bounds are dashed</legend>{boxes}</fieldset>'
-
-
-def _histories(made: Comparison, cell: dict[str, Any], label: str) -> list[list[dict]]:
-    """The evaluations of a method's finished runs."""
-    index = made.data["cells"].index(cell)
-    runs = [run for run in made.data["runs"] if run["cell"] == index and run["method"] == label]
-    finished = [run for run in runs if run["state"] == "finished"]
-    read = [read_lines(made.out / run["folder"] / "history.jsonl") for run in finished]
-    return [[line for line in lines if line.get("accuracy") is not None] for lines in read]
-
-
-def _curves(made: Comparison, cell: dict[str, Any], numbers: dict[str, int]) -> str:
+def _curves(made: Comparison, cell: dict[str, Any], looks: dict[str, Series]) -> Part:
     by_round, by_bytes = [], []
     for line in cell["lines"]:
-        histories = [lines for lines in _histories(made, cell, line["label"]) if lines]
-        seen = [{each["round"]: each for each in lines} for lines in histories]
-        rounds = sorted(set.intersection(*(set(lines) for lines in seen))) if seen else []
+        finished = [run for run in _runs(made.data, cell, line["label"]) if run["state"] == "finished"]
+        read = [read_lines(made.out / run["folder"] / "history.jsonl") for run in finished]
+        seen = [{each["round"]: each for each in lines if each.get("accuracy") is not None} for lines in read]
+        seen = [lines for lines in seen if lines]
         points, sent = [], []
-        for r in rounds:
+        for r in sorted(set.intersection(*map(set, seen))) if seen else ():
             mean, std = mean_and_std([lines[r]["accuracy"] for lines in seen])
-            points.append(Point(r, mean, std))
-            sent.append(Point(fmean(lines[r]["bytes_up"] + lines[r]["bytes_down"] for lines in seen), mean, std))
-        by_round.append(Series(line["label"], numbers[line["label"]], bool(line["bound"]), points))
-        # Methods that send next to nothing would be a line upwards at the left.
-        by_bytes.append(Series(line["label"], numbers[line["label"]], bool(line["bound"]), sent))
-    by_bytes = [s for s in by_bytes if s.points and s.points[-1].x > max(o.points[-1].x for o in by_bytes if o.points) / 200]
-    if not any(s.points for s in by_round):
-        return '<p class="aside">No run is finished yet.</p>'
-    note = "Test accuracy, mean over seeds; the band is one sample standard deviation on both sides."
-    mark = (cell["target"], f"target {percent(cell['target'])}") if cell["target"] is not None else None
-    title = "Accuracy by round" + (f", {cell['name']}" if cell["name"] else "")
-    choices = {"rounds": compare_charts.curves(title, by_round, "round", count, note, mark=mark, named=False)}
+            points.append(Point(r, mean or 0.0, std))
+            sent.append(Point(fmean(lines[r]["bytes_up"] + lines[r]["bytes_down"] for lines in seen), mean or 0.0, std))
+        if points:
+            by_round.append(_series(looks[line["label"]], points))
+            by_bytes.append(_series(looks[line["label"]], sent))
+    if not by_round:
+        return NOTHING
+    # Methods that send next to nothing would be a line upwards at the left.
+    most = max(s.points[-1].x for s in by_bytes)
+    by_bytes = [s for s in by_bytes if s.points[-1].x > most / 200]
+    of = f", {cell['name']}" if cell["name"] else ""
+    about: dict[str, Any] = dict(
+        level=(cell["target"], f"target {percent(cell['target'])}") if cell["target"] is not None else None, height=300,
+        note="Test accuracy, mean over seeds; the band is one sample standard deviation on both sides.", legend="", wide=True,
+    )  # fmt: skip
+    choices: dict[str, list[Part]] = {"rounds": [lines(f"Accuracy by round{of}", by_round, Axis("round"), ACCURACY, **about)]}
     if by_bytes:
-        title = title.replace("round", "bytes sent", 1)
-        choices["bytes sent"] = compare_charts.curves(title, by_bytes, "bytes sent", size, note, mark=mark, named=False)
-    return page.views(f"over{made.data['cells'].index(cell)}-", choices)
+        choices["bytes sent"] = [lines(f"Accuracy by bytes sent{of}", by_bytes, Axis("bytes sent", size), ACCURACY, **about)]
+    return Views(f"over{made.data['cells'].index(cell)}-", choices)
 
 
-def _cost(data: dict[str, Any], cell: dict[str, Any], numbers: dict[str, int]) -> str:
+def _cost(data: dict[str, Any], cell: dict[str, Any], looks: dict[str, Series]) -> list[Part]:
     rows = [row for row in rows_of(data, cell) if row["accuracy"] is not None]
-    if not rows:
-        return ""
-
-    def drawn(name: str, cost: Callable[[dict[str, Any]], float], x_name: str, x_format: Callable) -> str:
-        series = [Series(row["method"], numbers[row["method"]], bool(row["bound"]),
-                         [Point(cost(row), row["accuracy"], row["accuracy_std"])]) for row in rows]  # fmt: skip
-        note = "Up and to the left is better. Rings are bounds; whiskers are one standard deviation."
-        return compare_charts.costs(name + (f", {cell['name']}" if cell["name"] else ""), series, x_name, x_format, note)
-
-    sent = drawn("Bytes against accuracy", lambda row: row["bytes_up"] + row["bytes_down"], "bytes sent in all", size)
-    work = drawn("Operations against accuracy", lambda row: row["flops"], "floating-point operations", flops)
-    return f'<div class="grid2">{sent}{work}</div>'
+    of = f", {cell['name']}" if cell["name"] else ""
+    note = "Up and to the left is better. Rings are bounds; whiskers are one standard deviation."
+    kinds = {
+        "Bytes": (lambda row: row["bytes_up"] + row["bytes_down"], Axis("bytes sent in all", size)),
+        "Operations": (lambda row: row["flops"], Axis("floating-point operations", flops)),
+    }
+    drawn: list[Part] = []
+    for name, (cost, axis) in kinds.items() if rows else ():
+        points = [_series(looks[row["method"]], [Point(cost(row), row["accuracy"], row["accuracy_std"])]) for row in rows]
+        drawn.append(costs(f"{name} against accuracy{of}", points, axis, ACCURACY, note=note, wide=True))
+    return drawn
 
 
 # ---------------------------------------------------------------- grid
@@ -387,168 +415,57 @@ def number(value: Any) -> float | None:
     return float(found[1]) if found else None
 
 
-def _grid(data: dict[str, Any], numbers: dict[str, int]) -> str:
-    """Small multiples: the first varied flag across, a panel for each combination of the others."""
-    vary = {name: values for name, values in data["vary"].items() if len(values) > 1}
-    if not vary:
-        return ""
-    known = [row for row in data["table"] if row["accuracy"] is not None]
-    if not known:
-        return '<p class="aside">No run is finished yet.</p>'
-    across = next((name for name in vary if _is_scale(vary[name])), next(iter(vary)))
-    values = [cell["values"][across] for cell in data["cells"]]
-    values = list(dict.fromkeys(values))
-    panels: dict[tuple, list[dict]] = {}
-    for cell in data["cells"]:
-        rest = tuple((name, value) for name, value in cell["values"].items() if name != across)
-        panels.setdefault(rest, []).append(cell)
-    scale, x_name = _is_scale(values), _axis(across, values)
-    drawn = []
-    y = compare_charts.y_ticks([Series("", 0, False, [Point(0, r["accuracy"], r["accuracy_std"]) for r in known])])
-    for rest, cells in panels.items():
-        series = [_across(data, cells, label, i, across, values, scale) for label, i in numbers.items()]
-        series = [s for s in series if s.points]
-        title = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in rest) or "Accuracy"
-        if not series:
-            drawn.append(f'<div class="card"><h3>{text(title)}</h3><p class="aside">No run is finished yet.</p></div>')
-        elif scale:
-            log = min(map(number, values)) > 0 and max(map(number, values)) / min(map(number, values)) >= 4
-            drawn.append(compare_charts.curves(title, series, x_name, count, "", y, log, 240, wide=len(panels) == 1, named=False))
-        else:
-            drawn.append(compare_charts.groups(title, values, series, x_name, "", y, wide=len(panels) == 1, named=False))
-    told = "Mean test accuracy over seeds; the spread is one sample standard deviation. All panels have the same heights."
-    return f'<p class="aside">{told}</p><div class="grid2">{"".join(drawn)}</div>'
-
-
-def _is_scale(values: Sequence[Any]) -> bool:
+def is_scale(values: Sequence[Any]) -> bool:
     """Whether values are numbers of one kind, which have places on a line."""
     kinds = {re.sub(r"\d*\.?\d+", "#", str(value)) for value in values}
     return len(values) > 1 and len(kinds) == 1 and all(number(value) is not None for value in values)
 
 
+def _grid(data: dict[str, Any], looks: dict[str, Series]) -> list[Part]:
+    """Small multiples: the first varied flag across, a panel for each combination of the others."""
+    vary = {name: values for name, values in data["vary"].items() if len(values) > 1}
+    known = [Point(0, row["accuracy"], row["accuracy_std"]) for row in data["table"] if row["accuracy"] is not None]
+    if not vary or not known:
+        return [NOTHING] if vary else []
+    across = next((name for name in vary if is_scale(vary[name])), next(iter(vary)))
+    panels: dict[str, list[dict]] = {}
+    for cell in data["cells"]:
+        rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in cell["values"].items() if name != across)
+        panels.setdefault(rest or "Accuracy", []).append(cell)
+    told = "Mean test accuracy over seeds; the spread is one sample standard deviation. All panels have the same heights."
+    grid = heights(known, ACCURACY)
+    return [told, [_panel(title, data, cells, across, looks, grid) for title, cells in panels.items()]]
+
+
+def _panel(title: str, data: dict, cells: list[dict], across: str, looks: dict[str, Series], grid: list[float]) -> Part:
+    values = [cell["values"][across] for cell in cells]
+    rows = [{row["method"]: row for row in rows_of(data, cell) if row["accuracy"] is not None} for cell in cells]
+    if not any(rows):
+        return Card(title, [NOTHING])
+    x_name = _axis(across, values)
+    if not is_scale(values):
+        parts = {label: [row[label]["accuracy"] if label in row else None for row in rows] for label in looks}
+        return bars(title, list(map(str, values)), parts, x_name, percent, beside=True, most=grid[-1], legend="")
+    at = [number(value) or 0.0 for value in values]
+    points = {label: [Point(x, row[label]["accuracy"], row[label]["accuracy_std"]) for x, row in zip(at, rows) if label in row]
+              for label in looks}  # fmt: skip
+    series = [_series(looks[label], sorted(some, key=lambda p: p.x)) for label, some in points.items() if some]
+    axis = Axis(x_name, count, log=min(at) > 0 and max(at) / min(at) >= 4)
+    return lines(title, series, axis, ACCURACY, grid=grid, height=240, legend="")
+
+
 def _axis(name: str, values: Sequence[Any]) -> str:
-    kind = str(values[0]).partition(":")[0] if ":" in str(values[0]) else ""
-    words = {
-        "labels": {"clients": "labels at the clients", "server": "labels at the server", "fraction": "share of rows labelled"}
-    }
-    return words.get(name, {}).get(kind, f"{name.replace('_', '-')}{f' ({kind})' if kind and _is_scale(values) else ''}")
+    kind = str(values[0]).partition(":")[0] if ":" in str(values[0]) and is_scale(values) else ""
+    labels = {"clients": "labels at the clients", "server": "labels at the server", "fraction": "share of rows labelled"}
+    return labels[kind] if name == "labels" and kind in labels else name.replace("_", "-") + (f" ({kind})" if kind else "")
 
 
-def _across(data: dict, cells: Sequence[dict], label: str, i: int, across: str, values: Sequence, scale: bool) -> Series:
-    points, bound = [], False
-    for cell in cells:
-        for row in rows_of(data, cell):
-            if row["method"] == label and row["accuracy"] is not None:
-                value = cell["values"][across]
-                points.append(Point(number(value) if scale else values.index(value), row["accuracy"], row["accuracy_std"]))
-                bound = bool(row["bound"])
-    return Series(label, i, bound, sorted(points, key=lambda p: p.x))
-
-
-# ---------------------------------------------------------------- settings
-
-
-def _settings(data: dict[str, Any]) -> str:
-    repeat = ""
-    if data["command"]:
-        repeat = f'<div class="card wide"><h3>Repeat it</h3><pre tabindex="0">{text(data["command"])}</pre></div>'
+def _settings(data: dict[str, Any]) -> list[Part]:
+    again: list[Part] = [Command(data["command"])] if data["command"] else []
     groups = {"Comparison": dict(methods=data["methods"], seeds=data["seeds"], vary=data["vary"], target=data["target"]),
               "Flags": data["flags"], "Versions": data["versions"]}  # fmt: skip
     for cell in data["cells"]:
         groups[f"Splits{' of ' + cell['name'] if cell['name'] else ''}"] = {f"seed {s}": h for s, h in cell["split"].items()}
     given = {line["label"]: line["settings"] for cell in data["cells"] for line in cell["lines"] if line["settings"]}
     groups |= {f"Fields of {label}": fields for label, fields in given.items()}
-    cards = "".join(f'<div class="card"><h3>{text(name)}</h3>{charts.settings(group)}</div>' for name, group in groups.items())
-    about = '<p class="aside">All other fields are at the defaults that grapevine methods NAME prints.</p>'
-    return f'{repeat}{about}<div class="many">{cards}</div>'
-
-
-# ---------------------------------------------------------------- leaderboard
-
-
-Place = tuple[str, list[dict[str, Any]]]  # a setting's name, and the rows of its table
-
-
-def places(loaded: Sequence[Comparison]) -> list[Place]:
-    """Every cell of every comparison with a name of its own."""
-    found: list[Place] = []
-    for made in loaded:
-        for cell in made.data["cells"]:
-            settings = cell["settings"]
-            name = f"{cell['data']}, {settings['partition']}, {settings['labels']}, {cell['clients']} clients"
-            if name in [other for other, _ in found]:
-                name += f" ({made.out.resolve().name}{', ' + cell['name'] if cell['name'] else ''})"
-            found.append((name, rows_of(made.data, cell)))
-    return found
-
-
-def ranking(where: Sequence[Place]) -> list[dict[str, Any]]:
-    """Methods over several settings: accuracy in each, and the mean rank among the methods there. Bounds have no rank."""
-    table: dict[str, dict[str, Any]] = {}
-    for place, rows in where:
-        known = [row for row in rows if row["accuracy"] is not None]
-        for row in known:
-            one = table.setdefault(row["method"], dict(method=row["method"], bound=row["bound"], ranks=[], accuracy={}))
-            one["accuracy"][place] = [row["accuracy"], row["accuracy_std"]]
-            if not row["bound"]:
-                one["ranks"].append(1 + sum(not o["bound"] and o["accuracy"] > row["accuracy"] for o in known))
-    for one in table.values():
-        ranks = one.pop("ranks")
-        one |= dict(settings=len(one["accuracy"]), mean_rank=fmean(ranks) if ranks else None, wins=ranks.count(1))
-    return sorted(table.values(), key=lambda one: (one["mean_rank"] is None, one["mean_rank"] or 0, one["method"]))
-
-
-def _board(where: Sequence[Place]) -> str:
-    """The ranking as a table: methods down, settings across."""
-    rows = []
-    for i, one in enumerate(ranking(where)):
-        shown = text(one["method"]) + (f"<small>bound: {text(one['bound'])}</small>" if one["bound"] else "")
-        rank, cells = one["mean_rank"], [(shown, one["method"])]
-        cells += [("—", None), ("—", None)] if rank is None else [(f"{rank:.2f}", rank), (str(one["wins"]), one["wins"])]
-        for place, _ in where:
-            mean, std = one["accuracy"].get(place, (None, None))
-            cells.append((text(spread(mean, std)), mean))
-        rows.append(("bound" if one["bound"] else "best" if i == 0 else "", cells))
-    note = (
-        "Test accuracy, mean ± sample standard deviation. Rank 1 is the best mean among the methods of a setting; bounds have no "
-        "rank. A mean rank is over the settings in which the method was run: compare ranks where the same methods were."
-    )
-    table = _sorted_table(["method", "mean rank", "wins", *(place for place, _ in where)], rows)
-    return f'<div class="card">{table}<p class="aside">{note}</p></div>'
-
-
-def write_leaderboard(loaded: Sequence[Comparison], out: Path) -> Path:
-    """One page over several comparisons. Links to their own pages are relative to it."""
-    if out.is_dir():
-        raise Mistake(f"--out {out} is a folder: name a file, as in --out {out / 'leaderboard.html'}.")
-    if not out.parent.is_dir():
-        raise Mistake(f"--out {out}: there is no folder {out.parent}; make it first.")
-    try:
-        whole = _leaderboard(loaded, out)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Mistake(
-            f"a folder holds a compare.json of another version ({type(error).__name__}: {error}); repeat it."
-        ) from error
-    return _save(out, whole)
-
-
-def _leaderboard(loaded: Sequence[Comparison], out: Path) -> str:
-    where = places(loaded)
-    first = next((one for one in ranking(where) if one["mean_rank"] is not None), None)
-    sentence = "No method has a result yet."
-    if first:
-        over = f"over {first['settings']} of {len(where)} settings"
-        sentence = f"{first['method']} has the best mean rank, {first['mean_rank']:.2f}, {over}."
-    links = "".join(
-        f'<li><a href="{text(_from(out, made.out / "report.html"))}">{text(made.out.resolve().name)}</a>: '
-        f"{text(', '.join(made.data['methods']))} on {text(_data_names(made.data))}, {len(made.data['seeds'])} seeds, "
-        f"{text(made.data['state'])}</li>"
-        for made in loaded
-    )
-    head = f'<p class="kind">Leaderboard · {len(loaded)} comparisons</p><h1>{text(sentence)}</h1>'
-    sections = [("Table", _board(where)), ("Comparisons", f'<div class="card"><ul>{links}</ul></div>')]
-    return _whole("Leaderboard", head, sections, f"Made by Grapevine {text(__version__)}.")
-
-
-def _from(page_file: Path, other: Path) -> str:
-    return Path(os.path.relpath(other, page_file.parent)).as_posix()
+    return [*again, "All other fields are at the defaults that grapevine methods NAME prints.", Settings(groups)]

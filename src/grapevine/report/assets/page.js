@@ -1,0 +1,66 @@
+(() => {
+  const all = (words, inside = document) => [...inside.querySelectorAll(words)];
+
+  // What a mark is, told beside the pointer or by arrow keys.
+  const tip = document.getElementById("tip");
+  let on = null;
+  function tell(mark, x, y) {
+    if (on) on.classList.remove("on");
+    on = mark;
+    tip.hidden = !mark;
+    if (!mark) return;
+    mark.classList.add("on");
+    tip.textContent = mark.dataset.tip;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(x + 14, innerWidth - box.width - 4)) + "px";
+    tip.style.top = (y + 16 + box.height > innerHeight ? y - box.height - 12 : y + 16) + "px";
+  }
+  const under = e => e.target.closest ? e.target.closest("[data-tip]") : null;
+  for (const kind of ["pointermove", "pointerdown"]) document.addEventListener(kind, e => tell(under(e), e.clientX, e.clientY));
+  document.addEventListener("scroll", () => tell(null), true);
+  document.addEventListener("focusout", () => tell(null));
+  document.addEventListener("keydown", e => {
+    if (e.key === "Escape") return tell(null);
+    const chart = document.activeElement;
+    const step = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: -Infinity, End: Infinity}[e.key];
+    if (!step || !chart || chart.tagName !== "svg") return;
+    const marks = all("[data-tip]:not(.dim)", chart);
+    if (!marks.length) return;
+    e.preventDefault();
+    const at = marks.indexOf(on);
+    const mark = marks[Math.max(0, Math.min(marks.length - 1, at < 0 && step === 1 ? 0 : at + step))];
+    const box = mark.getBoundingClientRect();
+    tell(mark, box.x + box.width / 2, box.y + Math.min(box.height / 2, 40));
+  });
+
+  // Buttons hide a series in their figure, check boxes on the whole page, menus dim points.
+  const hide = (number, inside, gone) => all(`[data-of="${number}"]`, inside).forEach(mark => mark.classList.toggle("gone", gone));
+  for (const button of all("[data-series]")) button.addEventListener("click", () => {
+    const shown = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(shown));
+    hide(button.dataset.series, button.closest("figure"), !shown);
+  });
+  for (const box of all("[data-pick]")) box.addEventListener("change", () => hide(box.dataset.pick, document, !box.checked));
+  for (const menu of all("[data-choose]")) menu.addEventListener("change", () => {
+    const figure = menu.closest("figure");
+    const wanted = all("[data-choose]", figure).filter(m => m.value);
+    for (const point of all("[data-kind]", figure))
+      point.classList.toggle("dim", wanted.some(m => point.dataset[m.dataset.choose] !== m.value));
+  });
+
+  // Heads of a table sort it.
+  for (const button of all(".sorted th button")) button.addEventListener("click", () => {
+    const head = button.closest("th"), body = button.closest("table").tBodies[0];
+    const at = [...head.parentNode.children].indexOf(head);
+    const was = head.getAttribute("aria-sort"), down = was ? was === "descending" : head.dataset.first === "up";
+    for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "ascending" : "descending");
+    const value = row => row.cells[at].dataset.sort;
+    body.append(...[...body.rows].sort((a, b) => {
+      const x = value(a), y = value(b);
+      if (x === "" || y === "") return (x === "") - (y === "");
+      const order = head.dataset.kind === "word" ? x.localeCompare(y) : x - y;
+      return down ? order : -order;
+    }));
+  });
+})();

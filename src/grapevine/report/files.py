@@ -1,0 +1,121 @@
+"""What a job has left in its folder so far, read for its page: the files may be growing, or others' altogether."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grapevine.core.errors import Mistake
+from grapevine.run.model import lock
+
+ALONE = "alone"  # the method that clients are compared with
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a training run. `result` is None until it is finished; a run between parties has no `split`."""
+
+    folder: Path
+    settings: dict[str, Any]
+    result: dict[str, Any] | None
+    history: list[dict]
+    messages: list[dict]
+    times: list[dict]
+    split: dict[str, Any] | None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.settings["data"]
+
+    @property
+    def natural(self) -> bool:
+        """Whether clients have names of their own."""
+        return self.split is not None and self.split.get("groups") is not None and "table" in self.split
+
+    def name(self, client: int | str) -> str:
+        """A client as people call it: a party by its name."""
+        if isinstance(client, str):
+            return client
+        return str(self.split["table"][client]["client"]) if self.natural and self.split else f"client {client}"
+
+
+def read(folder: str | Path) -> Files:
+    """The files of a training run, finished or still going."""
+    folder = Path(folder)
+    settings = read_json(folder / "settings.json")
+    if settings is None:
+        raise Mistake(f"{folder} holds no run of Grapevine: name the folder that a run's --out named.")
+    lines = {name: read_lines(folder / f"{name}.jsonl") for name in ("history", "messages", "times")}
+    return Files(folder, settings, read_json(folder / "result.json"), split=read_json(folder / "split.json"), **lines)
+
+
+def job_of(folder: Path) -> str:
+    """What a folder holds, by its files: train, label, clean or compare."""
+    if (folder / "compare.json").is_file():
+        return "compare"
+    known = read_json(folder / "result.json") or read_json(folder / "settings.json") or {}
+    return str(known.get("job", "train"))
+
+
+def running(folder: Path) -> bool:
+    """Whether a process is at work in the folder."""
+    if not (folder / "lock").exists():
+        return False
+    try:
+        with lock(folder / "lock"):
+            return False
+    except Mistake:
+        return True
+    except OSError:
+        return False  # a folder that may only be read
+
+
+def compared_with(files: Files, against: str | Path | None) -> dict[str, Any] | None:
+    """The result that clients are compared with: that of the run named, or of a run of `alone` beside this one."""
+    split = files.data.get("split")
+    if against is not None:
+        settings, result = (read_json(Path(against) / f"{name}.json") for name in ("settings", "result"))
+        if settings is None or result is None:
+            raise Mistake(f"{against} holds no finished training run: name one on the same split, or leave --against out.")
+        if settings["data"].get("split") != split:
+            raise Mistake(
+                f"{against} was made on another split than {files.folder}, so its clients are others: "
+                f"make it with --split {files.folder / 'split.json'}."
+            )
+        return result
+    if files.result is None or split is None or files.settings["method"] == ALONE:
+        return None
+    found = []
+    for beside in sorted(files.folder.resolve().parent.iterdir()):
+        try:
+            settings, result = (read_json(beside / f"{name}.json") for name in ("settings", "result"))
+        except (Mistake, OSError):
+            continue  # somebody else's
+        if settings and result and settings.get("method") == ALONE and settings["data"].get("split") == split:
+            found.append((sum(settings[name] == files.settings[name] for name in ("model", "rounds")), result))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Mistake(f"{path} is not readable as JSON ({error}); repeat the run, or take the file from a copy.") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise Mistake(f"{path} holds no settings or results but a {kind}; repeat the run, or take it from a copy.")
+    return value
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The lines of a file that may be growing: a last line without its end is left for the next time."""
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except ValueError as error:
+        raise Mistake(f"{path} has a line that is not JSON ({error}); repeat the run, or take the file from a copy.") from None

@@ -1,0 +1,156 @@
+"""What a page is put together from: charts, tables and cards, as values. The templates make HTML of them.
+
+A part that is only words is a sentence beside the rest; a list of parts stands side by side, as many as there is room for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grapevine.report.charts.marks import Drawing, Mark
+
+MOST_LINES = 500  # of a table
+MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A cell of a table: a PNG file in base64."""
+
+    png: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    more: str = ""
+
+    @property
+    def numeric(self) -> list[bool]:
+        return [any(map(_is_number, column)) for column in zip(*self.rows)] if self.rows else [False] * len(self.heads)
+
+
+def _is_number(value: Any) -> bool:
+    """A number, or one with its unit. Class names that look like numbers are words."""
+    return isinstance(value, (int, float)) or isinstance(value, str) and MEASURED.fullmatch(value) is not None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that can be sorted: what it shows, and what it is sorted by."""
+
+    words: str
+    by: Any = None
+    small: str = ""  # in a line below
+    share: float | None = None  # as a bar below
+    links: Sequence[tuple[str, str]] = ()  # words and address, or "" without one
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """A table whose heads are buttons that sort it, columns of `words` by the alphabet; `small_first` the first time."""
+
+    heads: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]  # with the row's class
+    words: Sequence[str] = ("method",)
+    small_first: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A series in a legend: its name, the number by which it is hidden, and a mark around (0, 0)."""
+
+    name: str
+    number: int
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A check box for each series, which hides it in all charts of the page."""
+
+    head: str
+    key: Sequence[Key]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing with its title, a sentence about it, its legend and the numbers behind it.
+
+    `legend` on the page: "buttons" that hide a series, the "key" alone, or "" where other controls do it. `menus` choose what is
+    shown by the marks' data: {name in the data: (head, choices)}.
+    """
+
+    title: str
+    drawing: Drawing
+    numbers: Sequence[Table]
+    note: str = ""
+    wide: bool = False
+    key: Sequence[Key] = ()
+    legend: str = "buttons"
+    menus: Mapping[str, tuple[str, Sequence[str]]] | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    title: str
+    parts: Sequence[Part]
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command that makes the same thing again."""
+
+    words: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Groups of nested settings, each as a list of `name.inner` and value."""
+
+    groups: Mapping[str, Mapping[str, Any]]
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str | None]]:
+    out: list[tuple[str, str | None]] = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            out += flat(value, f"{prefix}{name}.")
+        elif isinstance(value, (list, tuple)):
+            out.append((prefix + name, ", ".join(map(str, value))))
+        else:
+            out.append((prefix + name, value if value is None or isinstance(value, str) else json.dumps(value)))
+    return out
+
+
+@dataclass(frozen=True)
+class Views:
+    """The same thing seen in several ways: radio buttons choose which is shown, without a script."""
+
+    name: str
+    choices: Mapping[str, Sequence[Part]]
+
+
+Part = str | list | Chart | Table | Sorted | Pick | Card | Command | Settings | Views
+
+
+def charts(parts: Iterable[Part]) -> Iterator[Chart]:
+    """All charts among the parts, in order."""
+    for part in parts:
+        if isinstance(part, Chart):
+            yield part
+        elif isinstance(part, Views):
+            for choice in part.choices.values():
+                yield from charts(choice)
+        elif isinstance(part, (list, Card)):
+            yield from charts(part if isinstance(part, list) else part.parts)
