@@ -13,8 +13,7 @@ from machine import markdown
 from machine import text as number
 from matplotlib.figure import Figure
 
-from grapevine.report.page import LIGHT
-from grapevine.report.plots import EDGE, INK, MARKERS, SOFT
+from grapevine.report.charts.marks import LIGHT
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
@@ -27,6 +26,8 @@ it ran, and the load that it noted, which is how many processes ran or waited.
 """
 POWERS = "CPU-seconds ~ size to the power of the exponent, fitted over the sizes in the file; in brackets from the two largest."
 COLOURED = ("plain", "psm", "mlwe", "paillier", "ot", "propagation alone")  # a protocol looks the same in every plot
+INK, SOFT, EDGE = (LIGHT[name] for name in ("ink", "soft", "edge"))
+MARKERS = "os^DP"
 Panels = dict[str, dict[str, dict[int, float]]]  # by what is varied, by who is measured: seconds at each size
 
 

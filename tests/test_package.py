@@ -66,6 +66,9 @@ def test_wheel_holds_every_module_the_licence_and_nothing_else(wheel):
     modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     inside = {name for name in names if name.endswith(".py")}
     assert inside == modules
+    report = ROOT / "src" / "grapevine" / "report"
+    pages = {path.relative_to(ROOT / "src").as_posix() for name in ("templates", "assets") for path in (report / name).iterdir()}
+    assert pages and {name for name in names if name.startswith("grapevine/") and not name.endswith(".py")} == pages
     info = f"grapevine_fl-{__version__}.dist-info/"
     assert {name.split("/")[0] for name in names} == {"grapevine", info.rstrip("/")}
     assert f"{info}licenses/LICENSE" in names

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from grapevine.cli.main import main
-from grapevine.report.train import running, write
+from grapevine.report import write
+from grapevine.report.files import running
 
 COMMAND = Path(sys.executable).with_name("grapevine")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38;[\d;]+|48;[\d;]+)m")

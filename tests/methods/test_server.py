@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from torch.nn import functional as F
 
 import grapevine as gv
-from grapevine import methods
+from grapevine import methods, report
 from grapevine.core import Server, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import Memory
@@ -21,7 +21,6 @@ from grapevine.learn import networks as models
 from grapevine.learn.losses import draw_beta, label_contrastive
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import fedanchor, fedcon, mp_ssfl, relevance
-from grapevine.report import train as report
 from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault, Simulation
 

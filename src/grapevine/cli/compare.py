@@ -53,9 +53,9 @@ def leaderboard(folders: tuple[str, ...], out: str, as_json: bool) -> None:
     grapevine leaderboard runs/digits runs/fashion --out leaderboard.html
     """
     from grapevine.jobs.compare import load
-    from grapevine.report import compare as compare_page
+    from grapevine.report.leaderboard import places, ranking, write
 
     loaded = [load(folder) for folder in folders]
     if as_json:
-        click.echo(json.dumps(compare_page.ranking(compare_page.places(loaded)), indent=1))
-    click.echo(f"Wrote {compare_page.write_leaderboard(loaded, Path(out))}.", err=as_json)
+        click.echo(json.dumps(ranking(places(loaded)), indent=1))
+    click.echo(f"Wrote {write(loaded, Path(out))}.", err=as_json)

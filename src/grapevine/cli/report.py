@@ -26,18 +26,16 @@ def report(
     grapevine report runs/fedavg
     grapevine report runs/fedavg --against runs/alone --plots figures
     """
-    from grapevine.report import charts, writers
-    from grapevine.report.train import write
+    from grapevine.report import make, writers
+    from grapevine.report.charts.files import save_all
 
     # What is missing is said before the seconds that a page may take.
     writing = {"tensorboard": tensorboard, "mlflow": mlflow}
     ready = {name: writers.find(name) for name, place in writing.items() if place}
-    with charts.remembered() as drawn:
-        done: dict[str, str | list[str]] = dict(report=str(write(Path(folder), against, full=True)))
+    page = make(folder, against, full=True)
+    done: dict[str, str | list[str]] = dict(report=str(page.write(Path(folder) / "report.html")))
     if plots:
-        from grapevine.report.plots import save
-
-        done["plots"] = [str(path) for path in save(drawn, plots)]
+        done["plots"] = [str(path) for path in save_all(page.charts, plots)]
     for name, writer in ready.items():
         done[name] = str(writer(Path(folder), Path(writing[name])))
     if as_json:

@@ -73,7 +73,9 @@ def _head(summary: dict, parties: list[dict], tau: float) -> dict[str, Any]:
              "set aside": count(aside), "right before": percent(before), "right after": percent(after),
              "time": duration(summary["seconds"])}  # fmt: skip
     tiles = {name: value for name, value in tiles.items() if value != "—"}
-    return dict(heading=f"{heading} and {count(aside)} rows were set aside.", about=told, tiles=tiles, notices=summary["warnings"])
+    return dict(
+        heading=f"{heading} and {count(aside)} rows were set aside.", about=told, tiles=tiles, notices=summary["warnings"]
+    )
 
 
 def _parties(parties: list[dict]) -> list[Part]:
@@ -103,11 +105,19 @@ def _measured(summary: dict) -> list[Part]:
             f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
             rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
     cards: list[Part] = [Card("All parties", [note, Table(heads, rows)], wide=True)]
-    heads = ["party", "labels right before", "right after", "wrong labels: precision", "recall", "irrelevant: precision", "recall"]
+    heads = [
+        "party",
+        "labels right before",
+        "right after",
+        "wrong labels: precision",
+        "recall",
+        "irrelevant: precision",
+        "recall",
+    ]
     each = [(p["id"], p["measured"]) for p in summary["per_client"] if p["measured"]]
-    told = [[name, percent(m[BEFORE]["precision"]), percent(m[AFTER]["precision"]),
-             *(percent(m[what][of]) for what in ("wrong labels found", "irrelevant rows set aside") for of in ("precision", "recall"))]
-            for name, m in each]  # fmt: skip
+    columns = [(BEFORE, "precision"), (AFTER, "precision"), ("wrong labels found", "precision"), ("wrong labels found", "recall"),
+               ("irrelevant rows set aside", "precision"), ("irrelevant rows set aside", "recall")]  # fmt: skip
+    told = [[name, *(percent(m[what][of]) for what, of in columns)] for name, m in each]
     return [cards + ([Card("Each party", [Table(heads, told)], wide=True)] if len(each) > 1 else [])]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.run.model import lock
+from grapevine.run.folder import lock
 
 ALONE = "alone"  # the method that clients are compared with
 

@@ -50,10 +50,14 @@ def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any
     rows, given, abstained = (sum(party[key] for party in parties) for key in ("rows", "labelled", "abstained"))
     new = sum(map(_new, parties))
     together, alone, word = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy"), "right"
-    what = f"Of the new labels, {percent(together)} are right" if together is not None else "How many of them are right is not known"
+    what = (
+        f"Of the new labels, {percent(together)} are right" if together is not None else "How many of them are right is not known"
+    )
     if together is None and expected:
         together, alone, word = expected["accuracy"], expected["alone"], "expected right"
-        what = f"About {percent(together)} of the new labels are expected to be right: we hid {count(expected['n'])} known labels "
+        what = (
+            f"About {percent(together)} of the new labels are expected to be right: we hid {count(expected['n'])} known labels "
+        )
         what += f"and recovered {count(round(together * expected['n']))} of them"
     what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
     what += f" {count(abstained)} rows were left without a label." if abstained else ""
@@ -81,9 +85,9 @@ def _new(party: dict) -> int:
 
 def _rights(parties: list[dict]) -> dict[str, list[float | None]]:
     """What share of each party's new labels is right: together, alone, and by what else was tried and measured."""
-    known = {name: v for p in parties for name, v in p.get("other_accuracy", {}).items() if v is not None and name != "alone"}
     rights = {"together": [p["accuracy"] for p in parties], "alone": [p["alone_accuracy"] for p in parties]}
-    return rights | {OTHERS.get(name, name): [p["other_accuracy"].get(name) for p in parties] for name in known}
+    others = {name: [p.get("other_accuracy", {}).get(key) for p in parties] for key, name in OTHERS.items()}
+    return rights | {name: values for name, values in others.items() if any(value is not None for value in values)}
 
 
 def _parties(parties: list[dict], expected: dict | None) -> list[Part]:

@@ -28,7 +28,7 @@ def charts(files: Files) -> list[Chart]:
         last = number == len(kept) - 1
         rows = zip(flat[:, 0], flat[:, 1], tensors["y"], tensors["guess"])
         placed = [(float(x), float(y), classes[true], classes[taken]) for x, y, true, taken in rows]
-        note = f"{count(len(placed))} test rows by t-SNE, coloured by their true class; large dots are the centroids of the classes. "
+        note = f"{count(len(placed))} test rows by t-SNE, coloured by their true class; large dots are the classes' centroids. "
         note += "Choose a class to see it alone, or what is taken for a class."
         title = f"Latent space, round {round}{' (kept)' if last and files.result else ''}"
         about: dict[str, Any] = dict(note=note if last else "", wide=len(kept) == 1)

@@ -59,21 +59,6 @@ class Live:
         self._due = time.monotonic() + max(LIVE_SECONDS, LIVE_COST * (time.monotonic() - began))
 
 
-<<<<<<< HEAD
-def running(folder: Path) -> bool:
-    """Whether a process is at work in the folder."""
-    from grapevine.run.folder import lock
-
-    if not (folder / "lock").exists():
-        return False
-    try:
-        with lock(folder / "lock"):
-            return False
-    except Mistake:
-        return True
-    except OSError:
-        return False  # a folder that may only be read
-=======
 def make(folder: str | Path, against: str | Path | None = None, full: bool = False) -> Page:
     """The page of a training run: `against` another run, and `full` with what takes seconds."""
     files = read(folder)
@@ -99,7 +84,6 @@ def make(folder: str | Path, against: str | Path | None = None, full: bool = Fal
             foot=f"Made by Grapevine {settings['version']} from the files of the run {files.folder.resolve().name}.",
             refresh=REFRESH_SECONDS if alive else 0, **head,
         )  # fmt: skip
->>>>>>> 4fbec18 (Pages from templates, charts described once: SVG on a page, SVG and PNG as files)
 
 
 # ---------------------------------------------------------------- head
@@ -167,7 +151,9 @@ def _about(files: Files) -> str:
 def _left_out(files: Files, result: dict) -> list[str]:
     """Clients whose replies could not be used."""
     left = result.get("left_out") or {}
-    return [f"Left out for bad replies: {'; '.join(f'{files.name(name)} ({why})' for name, why in left.items())}."] if left else []
+    return (
+        [f"Left out for bad replies: {'; '.join(f'{files.name(name)} ({why})' for name, why in left.items())}."] if left else []
+    )
 
 
 def _nothing_relevant(files: Files) -> list[str]:
@@ -275,8 +261,12 @@ def _clients(files: Files) -> list[Part]:
         return []
     values = [row["accuracy"] for row in rows]
     note = f"From worst to best: {percent(values[0])} to {percent(values[-1])}, half of the clients have "
-    note += f"{percent(values[len(values) // 2])} or more. On the client's own test rows, or on the common ones weighed by its mix "
-    note += "of classes." + (f" {many(len(known) - len(rows), 'client')} without test rows left out." if len(rows) < len(known) else "")
+    note += (
+        f"{percent(values[len(values) // 2])} or more. On the client's own test rows, or on the common ones weighed by its mix "
+    )
+    note += "of classes." + (
+        f" {many(len(known) - len(rows), 'client')} without test rows left out." if len(rows) < len(known) else ""
+    )
     told = [[files.name(row["id"]), row["n"], percent(row["accuracy"])] for row in rows]
     numbers, title = [Table(["client", "rows", "accuracy"], told, "result.json")], "Accuracy per client"
     if len(rows) > MOST_BARS:

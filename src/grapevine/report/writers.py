@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.report.parts import flat
 from grapevine.report.files import Files, job_of, read
+from grapevine.report.parts import flat
 
 NEEDS = {"tensorboard": "tensorboard", "mlflow": "mlflow"}  # flag and extra: the module it needs
 

@@ -100,7 +100,7 @@ def picture(it: Sheet) -> Image.Image:
 
 
 @functools.cache
-def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     for name in FONTS:
         try:
             return ImageFont.truetype(name, size)
@@ -109,7 +109,7 @@ def _font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-def _plain(words: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+def plain(words: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
     """Words in letters that the font has: Pillow's own gets the nearest ones."""
     if isinstance(font, ImageFont.FreeTypeFont) and font.getname()[0] != "Aileron":
         return words
@@ -123,7 +123,7 @@ class _Pen:
         self.image, self.ink = image, ImageDraw.Draw(image, "RGBA")
         self.fine, self.left, self.top = SCALE * FINER, x, y
         self.unit = 1.0 if drawing.width else width / 100
-        self.font = _font(drawing.letters * self.fine)
+        self.font = font(drawing.letters * self.fine)
 
     def at(self, x: float, y: float, dx: float = 0) -> tuple[float, float]:
         return (self.left + x * self.unit + dx) * self.fine, (self.top + y) * self.fine
@@ -162,7 +162,7 @@ class _Pen:
                 self.ink.line(piece, stroke, max(round(wide), 1), "curve")
 
     def words(self, mark: Words) -> None:
-        look, words = LOOKS[mark.look], _plain(mark.words, self.font)
+        look, words = LOOKS[mark.look], plain(mark.words, self.font)
         ink, anchor = LIGHT[look.fill], dict(start="ls", middle="ms", end="rs")[mark.anchor]
         x, y = self.at(mark.x, mark.y, mark.dx)
         bold = self.fine * 0.2 if look.bold else 0
