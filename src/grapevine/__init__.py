@@ -118,9 +118,9 @@ def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = 
     """
     s = CleanSettings.from_dict(settings)
     from grapevine.jobs import clean as job
-    from grapevine.report.clean import write_clean
+    from grapevine.report.clean import write
 
-    return job.clean(parties, server, s, names, out, dry_run, progress, command, write_clean)
+    return job.clean(parties, server, s, names, out, dry_run, progress, command, write)
 
 
 @keywords(CompareSettings)

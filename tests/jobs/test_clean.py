@@ -570,7 +570,7 @@ def test_every_row_has_its_place_in_the_plane():
 
 def test_the_page_is_made_from_the_folder_alone(one, tmp_path):
     result = one[0]
-    clean_result.write(tmp_path / "out", result, "grapevine clean a b", clean_page.write_clean)
+    clean_result.write(tmp_path / "out", result, "grapevine clean a b", clean_page.write)
     first = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     (tmp_path / "out").rename(tmp_path / "moved")
     summary = json.loads((tmp_path / "moved" / "result.json").read_text())
@@ -596,7 +596,7 @@ def hostile(tmp_path):
     result = gv.clean([(x, names[y])], server=(own, names[theirs]), truth=[names[y]], epochs=20)
     evil = replace(result[0], ids=[f"{HOSTILE[1]}{i}" for i in range(20)])
     result = replace(result, parties=[evil], warnings=[HOSTILE[0]])
-    clean_result.write(tmp_path / "evil", result, HOSTILE[0], clean_page.write_clean)
+    clean_result.write(tmp_path / "evil", result, HOSTILE[0], clean_page.write)
     return tmp_path / "evil" / "report.html"
 
 
@@ -609,7 +609,7 @@ def test_nothing_in_the_data_breaks_out_of_the_page(tmp_path):
 @pytest.mark.parametrize("width", [1200, 375])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_loads_without_complaint_shows_its_pictures_and_fits(browser, one, tmp_path, width, dark):
-    clean_result.write(tmp_path / "tables", one[0], "", clean_page.write_clean)
+    clean_result.write(tmp_path / "tables", one[0], "", clean_page.write)
     for path in (tmp_path / "tables" / "report.html", hostile(tmp_path)):
         browser.visit(path, width, dark)
         assert browser.complaints() == []

@@ -16,14 +16,9 @@ from grapevine.core.errors import Mistake
 from grapevine.graph import layout
 from grapevine.jobs import baselines, disclosure, label_result
 from grapevine.jobs import label as labelling
-<<<<<<< HEAD
 from grapevine.jobs.reading import Party, party_names
 from grapevine.jobs.reading import read as read_rows
 from grapevine.jobs.settings import LabelSettings
-from grapevine.report import train as report
-=======
-from grapevine.jobs.reading import party_names, read_parties
->>>>>>> a44a99f (Report: call sites, tests and docs follow; matplotlib is no dependency any more; templates and assets are in the wheel)
 
 CENTRES = np.array([[5.0, 0, 0, 0, 0], [0, 5.0, 0, 0, 0], [0, 0, 5.0, 0, 0]])
 QUICK = dict(secure="psm", bits=256, neighbours=5)
