@@ -444,16 +444,14 @@ def test_train_keeps_its_page_up_to_date(digits, tmp_path, monkeypatch):
         pages.append((tmp_path / "run" / "report.html").read_text() if done > 1 else "")
 
     split = digits.split(clients=2, labels="clients:40", seed=1)
-    live = train_page.Live(tmp_path / "run", progress)
     words = dict(rounds=3, per_round=1, model="linear", seed=1, device="cpu", latent=0)
-    gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "run", progress=live, **words)
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "run", progress=progress, **words)
     assert [f"has done {n} of 3 rounds" in page for n, page in enumerate(pages)] == [False, True, True]
     assert all("The run is going on." in page and 'http-equiv="refresh"' in page for page in pages[1:])
     monkeypatch.setattr(train_page, "LIVE_SECONDS", 1000.0)
-    gv.train(
-        gv.methods.FedAvg(epochs=1), split, out=tmp_path / "slow", progress=train_page.Live(tmp_path / "slow", print), **words
-    )
-    assert not (tmp_path / "slow" / "report.html").exists()
+    slow, there = tmp_path / "slow" / "report.html", []
+    gv.train(gv.methods.FedAvg(epochs=1), split, out=slow.parent, progress=lambda *_: there.append(slow.exists()), **words)
+    assert there == [False] * 3 and slow.exists()  # only at the end
 
 
 def test_a_page_that_cannot_be_written_does_not_stop_a_run(tmp_path, monkeypatch):
@@ -499,6 +497,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     for folder in (empty, tmp_path / "nowhere"):
         with pytest.raises(Mistake, match=r"holds no run of Grapevine: name the folder .*\.$"):
             report.write(folder)
+    (run / "report.html").unlink()
     (run / "history.jsonl").write_text("{nonsense\n")
     with pytest.raises(Mistake, match=r"history.jsonl has a line that is not JSON"):
         report.write(run)
