@@ -356,7 +356,7 @@ def test_a_result_is_reported_again_from_its_folder_alone(tmp_path):
 
 def test_a_folder_that_cannot_be_finished_is_not_begun(tmp_path):
     result = label(blobs())
-    result[2].disclosure.append({"not": {1, 2}})  # JSON has no sets
+    result[2].disclosure.append(dict(step="x", field="y", reveals={1, 2}))  # JSON has no sets
     with pytest.raises(TypeError):
         label_result.write(tmp_path / "out", result)
     assert not list(tmp_path.iterdir())

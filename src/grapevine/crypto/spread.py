@@ -26,7 +26,7 @@ from grapevine.core.reply import Array
 from grapevine.core.server import Forms
 from grapevine.crypto import fixed, session, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
-from grapevine.crypto.hamming import Group
+from grapevine.crypto.secure import Group
 
 ROWS = "nothing: masked contributions to other parties' scores, which only the owner of the rows can open"
 

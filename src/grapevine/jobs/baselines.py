@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-import torch
 
-from grapevine.core import Client, Id, Server
-from grapevine.core.rows import ClientData, Rows
-from grapevine.core.store import Memory
-from grapevine.methods.gaussian import Gaussian
-from grapevine.run.simulate import Simulation
-
-MOST_FEATURES = 1500  # for a full covariance: above, its second moments are millions of numbers
+from grapevine.jobs.process import Ran, run_once
+from grapevine.jobs.reading import Party
+from grapevine.methods.gaussian import Gaussian, kind_for
+from grapevine.methods.label import Label
+from grapevine.methods.one_shot import labels
 
 
-def kind_for(d: int) -> str:
-    return "lda" if d <= MOST_FEATURES else "nb"
+def compared(ran: Ran, method: Label, workers: int) -> tuple[dict[str, dict[str, list]], list[dict]]:
+    """Every party's labels by each baseline, labelled rows first, and the messages that they took; what left is logged."""
+    rows = {name: method.prepared(client) for name, client in ran.clients.items()}
+    known = {name: labels(client) for name, client in ran.clients.items()}
+    names = {name: client.memory["classes"] for name, client in ran.clients.items()}
+    parties = [Party(name, V, _named(known[name], names[name]), []) for name, V in rows.items()]
+    d, seed = parties[0].x.shape[1], next(iter(ran.clients.values())).seed
+    heads = run_once(Gaussian(kind_for(d)), parties, seed, workers)
+    found = {}
+    for name, client in heads.clients.items():
+        ran.disclosure[name].extend(_own(heads.disclosure[name]))
+        found[name] = dict(nearest=_named(nearest(rows[name], known[name]), names[name]),
+                           gaussian=_named(client.memory["result"]["label"], client.memory["classes"]))  # fmt: skip
+    return found, _own(heads.messages)
+
+
+def _own(lines: Iterable[dict]) -> list[dict]:
+    return [dict(line, step=f"gaussian.{line['step']}") for line in lines]
+
+
+def _named(found: Iterable[int], classes: Mapping[int, str]) -> list[str | None]:
+    return [None if c < 0 else classes[int(c)] for c in found]
 
 
 def nearest(V: np.ndarray, y: np.ndarray, block: int = 1000) -> np.ndarray:
@@ -29,31 +46,3 @@ def nearest(V: np.ndarray, y: np.ndarray, block: int = 1000) -> np.ndarray:
         return np.full(len(V), -1)
     best = np.concatenate([(U[a : a + block] @ U[known].T).argmax(1) for a in range(0, len(U), block)])
     return np.where(length[:, 0] > 0, y[known[best]], -1)
-
-
-def gaussian(
-    rows: Mapping[str, np.ndarray], data: Mapping[str, ClientData], seed: int, workers: int, log: Callable
-) -> tuple[dict[str, list[str | None]], list[dict]]:
-    """Gaussian heads on rows as XCLP sees them (labelled first): every party's labels in that order, and the messages."""
-    prepared: dict[Id, ClientData] = {}
-    for name, V in rows.items():
-        x, n = torch.from_numpy(V), len(data[name].labelled)
-        labelled, rest = torch.arange(n), torch.arange(n, len(V))
-        none = torch.empty(0, dtype=torch.int64)
-        prepared[name] = ClientData(Rows(x, labelled, data[name].labelled.y), Rows(x, rest, torch.full_like(rest, -1)),
-                                    Rows(x, none, none), data[name].classes)  # fmt: skip
-    method = Gaussian(kind_for(next(iter(rows.values())).shape[1]))
-    simulation = Simulation(method, prepared, None, seed, workers=workers)
-    simulation.log = log
-    server = Server(method, list(prepared), simulation, None, (), seed)
-    try:
-        method.check(server)
-        method.round(server, method.setup(server))
-    finally:
-        simulation.close()
-    found = {}
-    for name in rows:
-        client = Client(name, prepared[name], Memory(simulation.store, simulation.manifests[name]), None, seed)
-        classes = client.memory["classes"]
-        found[name] = [None if c < 0 else classes[int(c)] for c in client.memory["result"]["label"]]
-    return found, server.account.drain()

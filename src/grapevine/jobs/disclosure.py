@@ -14,9 +14,7 @@ from grapevine.core.account import fields
 from grapevine.crypto import session
 from grapevine.crypto.hamming import SHARE, protocol
 from grapevine.crypto.spread import ROWS
-from grapevine.jobs.baselines import kind_for
-from grapevine.methods import gaussian
-from grapevine.methods.gaussian import Gaussian
+from grapevine.methods.gaussian import Gaussian, kind_for, numbers
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
 
@@ -27,28 +25,23 @@ HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
 
 
-def reveals(step: str, field: str, method: Method) -> str:
-    """What a field of a party's reply tells others, in the words of the step that sends it."""
-    if step.startswith("gaussian."):  # a baseline beside the label job
-        method, step = Gaussian(), step.removeprefix("gaussian.")
-    return method.reveals(step, field) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
-
-
 def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
-    """The lines of disclosure.jsonl for a reply that leaves now. An empty one is a line too."""
+    """The lines of disclosure.jsonl for a reply that leaves now, in the words of its step. An empty one is a line too."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    sent = list(fields(reply)) or [("", "dict", [0], 0)]
-    return [
-        dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
-             hash=wire.digest(wire.encode({name: reply[name]} if name else {})),
-             reveals=reveals(step, name, method) if name else "nothing: the reply is empty")
-        for name, kind, shape, size in sent
-    ]  # fmt: skip
+    lines = []
+    for name, kind, shape, size in list(fields(reply)) or [("", "dict", [0], 0)]:
+        told = (
+            method.reveals(step, name) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
+        )
+        lines.append(dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
+                          hash=wire.digest(wire.encode({name: reply[name]} if name else {})),
+                          reveals=told if name else "nothing: the reply is empty"))  # fmt: skip
+    return lines
 
 
-def logger(lines: Mapping[str, list[dict]], method: Method, prefix: str = "") -> Callable[[str, Any, dict], None]:
+def logger(lines: Mapping[str, list[dict]], method: Method) -> Callable[[str, Any, dict], None]:
     """Writes down what leaves a party, as it leaves."""
-    return lambda step, party, reply: lines[party].extend(entries(prefix + step, reply, method))
+    return lambda step, party, reply: lines[party].extend(entries(step, reply, method))
 
 
 def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
@@ -76,14 +69,13 @@ def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: b
     """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
-        classes = len({name for party in parties for name in party.classes})
-        d = parties[0].x.shape[1]
-        size = 32 * gaussian.numbers(d, classes, kind_for(d))
+        classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
+        heads = Gaussian(kind_for(d))
+        sums = dict(step="gaussian.meet", field="moments", bytes=32 * numbers(d, classes, heads.kind),
+                    reveals=heads.reveals("meet", "moments"))  # fmt: skip
         for party in parties:
-            hello = dict(
-                step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals="a public key, class names"
-            )
-            sums = dict(step="gaussian.meet", field="moments", bytes=size, reveals=reveals("gaussian.meet", "moments", method))
+            told = "a public key, class names"
+            hello = dict(step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals=told)
             per_party[party.name] += [hello, sums]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
     return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
@@ -136,13 +128,13 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
         entries = [
             ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
             ("meet", "letters", 120 * len(others), session.LETTERS),
-            ("meet", "moments", pooled, reveals("meet", "moments", method)),
+            ("meet", "moments", pooled, method.reveals("meet", "moments")),
             ("share", "first", once + (shares if hamming.name == "psm" else 0), hamming.first),
             ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['own']}; which are labelled"),
             ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
             ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
             ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, ROWS),
-            ("receive", "hits", (3 + 2 * BINS) * 8 * K if method.expected else 0, reveals("receive", "hits", method)),
+            ("receive", "hits", (3 + 2 * BINS) * 8 * K if method.expected else 0, method.reveals("receive", "hits")),
         ]
         lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
         costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]

@@ -19,14 +19,13 @@ from grapevine.crypto import sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
-from grapevine.jobs.disclosure import logger, plan
+from grapevine.jobs.disclosure import plan
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
 from grapevine.jobs.label_result import LabelResult, PartyLabels
-from grapevine.jobs.process import Progress, Ran, run_once
+from grapevine.jobs.process import Progress, run_once
 from grapevine.jobs.reading import Party, read
 from grapevine.jobs.settings import LabelSettings
 from grapevine.methods.label import BINS, Label
-from grapevine.methods.one_shot import labels as labels_of
 from grapevine.methods.xclp import CrossClientPropagation
 
 
@@ -94,12 +93,14 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     groups = list(ran.state["groups"].values())
     got = {name for group in groups for name in group["got_labels"].values()}
     lost = sorted(set(ran.clients) - got)
-    others: dict[str, dict[str, list]] = {party.name: {} for party in parties}
-    messages = ran.messages + (_baselines(ran, method, s.workers, others) if s.baselines and not lost else [])
+    others, more = baselines.compared(ran, method, s.workers) if s.baselines and not lost else ({}, [])
+    messages = ran.messages + more
     seconds = ran.seconds
     classes = sort_names({name for group in groups for name in group["classes"].values()})
     found = [
-        party_labels(party, ran.clients[party.name], method, s.abstain, ran.disclosure[party.name], classes, others[party.name])
+        party_labels(
+            party, ran.clients[party.name], method, s.abstain, ran.disclosure[party.name], classes, others.get(party.name)
+        )
         if party.name in got
         else without_labels(party, classes, ran.disclosure[party.name])
         for party in parties
@@ -124,21 +125,6 @@ def _unreached(found: Sequence[PartyLabels], lost: Sequence[str]) -> list[str]:
 
 def _rows(n: int) -> str:
     return "1 row is" if n == 1 else f"{n} rows are"
-
-
-def _baselines(ran: Ran, method: Label, workers: int, others: dict[str, dict[str, list]]) -> list[dict]:
-    """Labels of every party's rows (labelled first) by the methods that this one is compared with; messages they took."""
-    rows = {name: method.prepared(client) for name, client in ran.clients.items()}
-    for name, client in ran.clients.items():
-        classes = client.memory["classes"]
-        near = baselines.nearest(rows[name], labels_of(client))
-        others[name]["nearest"] = [None if c < 0 else classes[int(c)] for c in near]
-    data = {name: client.data for name, client in ran.clients.items()}
-    seed = next(iter(ran.clients.values())).seed
-    found, messages = baselines.gaussian(rows, data, seed, workers, logger(ran.disclosure, method, "gaussian."))
-    for name, labels in found.items():
-        others[name]["gaussian"] = labels
-    return [dict(line, step=f"gaussian.{line['step']}") for line in messages]
 
 
 def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[dict]:

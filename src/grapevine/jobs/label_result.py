@@ -13,7 +13,6 @@ from grapevine.core.version import __version__
 from grapevine.core.words import percent, short_table
 from grapevine.data.tables import write_csv
 from grapevine.graph import layout
-from grapevine.jobs.disclosure import reveals
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
 from grapevine.methods.label import Label
 from grapevine.run.folder import peak_memory_mb
@@ -145,8 +144,10 @@ def write_party(folder: Path, party: PartyLabels) -> None:
 def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
     """result.json: the numbers, and what the report draws."""
     xclp, classes = result.method.xclp, [str(name) for name in result.classes]
+    told = {(line["step"], line["field"]): line["reveals"] for party in result for line in party.disclosure}
     steps = [dict(step=m["step"].removeprefix("xclp."), direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
-                  reveals=_line_reveals(m, result.method)) for m in result.messages]  # fmt: skip
+                  reveals="; ".join(sorted({told[m["step"], name] for name in m["fields"] if m["direction"] == "up"})))
+             for m in result.messages]  # fmt: skip
     secret = "reproducible, not secret" if xclp.reproducible else "secret and differ from run to run"
     return dict(
         job="label", method="xclp", settings=_settings(result), data=dict(classes=classes), classes=classes, seed=result.seed,
@@ -195,9 +196,3 @@ def _picture(result: LabelResult) -> dict[str, list] | None:
     x, y = ([round(float(v), 3) for v in column] for column in Z.T)
     classes = [None if no_label(label) else str(label) for label in labels]
     return dict(x=x, y=y, cls=classes, party=[result[i].name for i, _ in at])
-
-
-def _line_reveals(line: dict, method: Label) -> str:
-    if line["direction"] == "down":
-        return ""
-    return "; ".join(sorted({reveals(line["step"], name, method) for name in line["fields"]}))

@@ -133,6 +133,11 @@ class Gaussian(Method):
 # ---------------------------------------------------------------- moments
 
 
+def kind_for(d: int) -> str:
+    """The head for d features: above 1500, the second moments of a full covariance are millions of numbers."""
+    return "lda" if d <= 1500 else "nb"
+
+
 def numbers(d: int, C: int, kind: str) -> int:
     """How many numbers a party adds, of d features and C classes."""
     return C + C * d + (C * d if kind == "nb" else d * (d + 1) // 2)

@@ -27,7 +27,7 @@ from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Array
 from grapevine.crypto import session
-from grapevine.crypto.hamming import Group
+from grapevine.crypto.secure import Group
 from grapevine.graph import layout
 from grapevine.methods import one_shot
 from grapevine.methods.one_shot import features, labels, scaling
