@@ -379,7 +379,7 @@ def test_what_does_not_fit_together_is_refused():
     where, ring = occasion(), np.zeros(3, np.uint64)
     with pytest.raises(TypeError, match="float64"):
         sums.sum_share("a", secrets_of("a"), where, np.zeros(3))
-    with pytest.raises(AgreementError, match="secrets with b but"):
+    with pytest.raises(AgreementError, match="secrets with b, and attempt"):
         sums.sum_share("a", secrets_of("a", "ab"), where, ring)
     with pytest.raises(Mistake, match="no share of c"):
         sums.sum_open(dict(a=ring, b=ring), where)
@@ -389,5 +389,5 @@ def test_what_does_not_fit_together_is_refused():
         sums.sum_open(dict(a=ring, b=ring, c=ring[:2]), where)
     with pytest.raises(Mistake, match="row counts are given for a, b"):
         sums.row_shares("a", secrets_of("a"), where, dict(a=1, b=1), 2, zeros(2))
-    with pytest.raises(ValueError, match="has shape"):
+    with pytest.raises(ValueError, match=r"is \(1, 3\), not \(1, 2\)"):
         sums.row_shares("a", secrets_of("a"), where, dict(a=1, b=1, c=1), 2, zeros(3))

@@ -20,6 +20,7 @@ import hashlib
 import math
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,67 +48,65 @@ def encode(value: dict) -> bytes:
     """The bytes of a message."""
     if not isinstance(value, dict):
         raise WireError(f"a message is a dict, not {type(value).__name__}")
-    out: list[bytes] = [MAGIC]
-    _write(value, "", 0, out)
-    body = b"".join(out)
+    body = b"".join([MAGIC, *(piece if isinstance(piece, bytes) else _raw(piece) for piece in _pieces(value))])
     return body + struct.pack("<I", zlib.crc32(body))
 
 
-def _write(value: Any, path: str, depth: int, out: list[bytes]) -> None:
+def size(value: Any) -> int:
+    """How many bytes a value takes on the wire (without the 8 of a message's frame), without encoding it."""
+    return sum(len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in _pieces(value))
+
+
+def check(value: Any) -> None:
+    """Raise what `encode` would raise, without the work: the fast mode's guard."""
+    for _ in _pieces(value):
+        pass
+
+
+def _pieces(value: Any, path: str = "", depth: int = 0) -> Iterator[bytes | Tensor | np.ndarray]:
+    """What a value is on the wire, piece by piece; tensors and arrays as they are, neither copied nor converted."""
     if isinstance(value, dict):
         if depth >= MAX_DEPTH:
             raise WireError(f"{path}: nested deeper than {MAX_DEPTH} dicts")
-        out.append(b"d" + struct.pack("<I", len(value)))
+        yield b"d" + struct.pack("<I", len(value))
         for key, item in value.items():
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise WireError(f"{path or 'message'}: a key must be a string or an integer, not {type(key).__name__}")
-            _write(key, path, depth, out)
-            _write(item, _join(path, key), depth + 1, out)
+            yield from _pieces(key, path, depth)
+            yield from _pieces(item, f"{path}.{key}" if path else str(key), depth + 1)
     elif isinstance(value, bool):
-        out.append(b"T" if value else b"F")
+        yield b"T" if value else b"F"
     elif isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise WireError(f"{path}: the integer {value} does not fit 64 bits; send it as bytes")
-        out.append(b"i" + struct.pack("<q", value))
+        yield b"i" + struct.pack("<q", value)
     elif isinstance(value, float):
-        out.append(b"f" + struct.pack("<d", value))
-    elif isinstance(value, str):
-        data = value.encode()
-        out.append(b"s" + struct.pack("<Q", len(data)) + data)
-    elif isinstance(value, (bytes, bytearray)):
-        out += [b"b" + struct.pack("<Q", len(value)), bytes(value)]
+        yield b"f" + struct.pack("<d", value)
+    elif isinstance(value, (str, bytes, bytearray)):
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        yield (b"s" if isinstance(value, str) else b"b") + struct.pack("<Q", len(data))
+        yield data
     elif isinstance(value, (Tensor, np.ndarray)):
-        tag, array = (b"t", _numpy(value, path)) if isinstance(value, Tensor) else (b"a", value)
-        out += [_array_head(tag, array, path), _raw(array)]
+        yield _array_head(value, path)
+        yield value
     else:
-        raise WireError(_unsendable(value, path))
+        hint = "; use a dict or an array" if isinstance(value, (list, tuple)) else ""
+        raise WireError(f"{path or 'value'}: {type(value).__name__} cannot be sent{hint}")
 
 
-def _unsendable(value: Any, path: str) -> str:
-    hint = "; use a dict or an array" if isinstance(value, (list, tuple)) else ""
-    return f"{path}: {type(value).__name__} cannot be sent{hint}"
-
-
-def _join(path: str, key: Any) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
-def _numpy(tensor: Tensor, path: str) -> np.ndarray:
-    if tensor.layout != torch.strided or tensor.is_complex() or tensor.dtype == torch.bfloat16:
-        raise WireError(f"{path}: a tensor of {tensor.dtype}, {tensor.layout} cannot be sent")
-    return tensor.detach().cpu().contiguous().numpy()
-
-
-def _array_head(tag: bytes, array: np.ndarray, path: str) -> bytes:
-    code = _CODE.get(array.dtype.newbyteorder("=").name)
-    if code is None:
-        raise WireError(f"{path}: an array of {array.dtype} cannot be sent")
+def _array_head(array: Tensor | np.ndarray, path: str) -> bytes:
+    name = str(array.dtype).removeprefix("torch.") if isinstance(array, Tensor) else array.dtype.newbyteorder("=").name
+    if name not in _CODE or isinstance(array, Tensor) and array.layout != torch.strided:
+        kind = f"a tensor of {array.dtype}, {array.layout}" if isinstance(array, Tensor) else f"an array of {array.dtype}"
+        raise WireError(f"{path}: {kind} cannot be sent")
     if array.ndim > MAX_DIMENSIONS:
         raise WireError(f"{path}: {array.ndim} dimensions are more than {MAX_DIMENSIONS}")
-    return tag + struct.pack(f"<BB{array.ndim}Q", code, array.ndim, *array.shape)
+    return (b"t" if isinstance(array, Tensor) else b"a") + struct.pack(f"<BB{array.ndim}Q", _CODE[name], array.ndim, *array.shape)
 
 
-def _raw(array: np.ndarray) -> bytes:
+def _raw(array: Tensor | np.ndarray) -> bytes:
+    if isinstance(array, Tensor):
+        array = array.detach().cpu().contiguous().numpy()
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
@@ -195,47 +194,6 @@ class _Reader:
         if _DTYPES[code] == "bool" and count and max(raw) > 1:
             raise WireError("a boolean that is neither 0 nor 1")
         return np.frombuffer(raw, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=True)
-
-
-# ---------------------------------------------------------------- sizes and fields
-
-
-def size(value: Any) -> int:
-    """How many bytes a value takes on the wire (without the 8 of a message's frame), without encoding it."""
-    if isinstance(value, dict):
-        return 5 + sum(size(key) + size(item) for key, item in value.items())
-    if isinstance(value, bool):
-        return 1
-    if isinstance(value, (int, float)):
-        return 9
-    if isinstance(value, str):
-        return 9 + len(value.encode())
-    if isinstance(value, (bytes, bytearray)):
-        return 9 + len(value)
-    if isinstance(value, Tensor):
-        return 3 + 8 * value.dim() + value.numel() * value.element_size()
-    if isinstance(value, np.ndarray):
-        return 3 + 8 * value.ndim + value.nbytes
-    raise WireError(_unsendable(value, "value"))
-
-
-def check(value: Any, path: str = "") -> None:
-    """Raise what `encode` would raise, without the work: the fast mode's guard."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, (str, int)) or isinstance(key, bool):
-                raise WireError(f"{path or 'message'}: a key must be a string or an integer, not {type(key).__name__}")
-            check(item, _join(path, key))
-    elif isinstance(value, Tensor):
-        if value.layout != torch.strided or str(value.dtype).removeprefix("torch.") not in _CODE:
-            raise WireError(f"{path}: a tensor of {value.dtype}, {value.layout} cannot be sent")
-    elif isinstance(value, np.ndarray):
-        _array_head(b"a", value, path)
-    elif isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise WireError(f"{path}: the integer {value} does not fit 64 bits; send it as bytes")
-    elif not isinstance(value, (float, str, bytes, bytearray)):
-        raise WireError(_unsendable(value, path))
 
 
 def digest(data: bytes) -> str:

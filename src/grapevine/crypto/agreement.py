@@ -104,9 +104,7 @@ class Identity:
             mode = os.stat(path).st_mode
             pem = Path(path).read_bytes()
         except OSError as error:
-            raise AgreementError(
-                f"the identity {path} cannot be read ({error.strerror}): name the file it was saved to"
-            ) from None
+            raise AgreementError(f"the identity {path} cannot be read ({error.strerror}): name its file") from None
         if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
             raise AgreementError(f"the identity {path} can be read by others (mode {stat.S_IMODE(mode):o}): chmod 600 {path}")
         try:
@@ -130,9 +128,7 @@ def roster_hash(identities: Mapping[str, bytes], session: str) -> bytes:
     holders: dict[bytes, str] = {}
     for name, public in sorted(identities.items()):
         if len(public) != PUBLIC_BYTES:
-            raise AgreementError(
-                f"the identity of {name!r} has {len(public)} bytes, not {PUBLIC_BYTES}: ask {name!r} for it again"
-            )
+            raise AgreementError(f"the identity of {name!r} has {len(public)} bytes, not {PUBLIC_BYTES}: ask for it again")
         if public in holders:
             raise AgreementError(f"{name!r} and {holders[public]!r} have one identity: every party needs its own")
         holders[public] = name
@@ -192,17 +188,14 @@ def verify_offers(offers: Offers, pinned: Mapping[str, bytes], session: str, ros
         if name not in pinned:
             raise AgreementError(f"{name!r} offers a key in session {session!r} but is not on the roster: pin its identity first")
         public, signature = offers[name]["public"], offers[name]["signature"]
+        what = f"the key offered as {name!r} in session {session!r}"
         try:
             Ed25519PublicKey.from_public_bytes(pinned[name]).verify(signature, _signed(name, public, session, roster))
         except InvalidSignature:
-            raise AgreementError(
-                f"the key offered as {name!r} in session {session!r} is not signed by the identity pinned for it "
-                f"({fingerprint(pinned[name])}): compare fingerprints with {name!r}, then start a new session"
-            ) from None
+            pin = fingerprint(pinned[name])
+            raise AgreementError(f"{what} is not signed by the identity pinned for it ({pin}): compare fingerprints") from None
         if len(public) != PUBLIC_BYTES or public in keys.values():
-            raise AgreementError(
-                f"the key offered as {name!r} in session {session!r} is malformed or another party's: start a new session"
-            )
+            raise AgreementError(f"{what} is malformed or another party's: start a new session")
         keys[name] = public
     return keys
 
@@ -227,6 +220,9 @@ class Occasion:
     round: int
     attempt: int
     parties: tuple[str, ...]  # sorted: who takes part in this attempt
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of {self.step!r} in round {self.round}"
 
     def context(self, label: str, **parts: int | str | bytes) -> bytes:
         return context(label, session=self.session, roster=self.roster, keys=self.keys, step=self.step, round=self.round,
@@ -259,9 +255,7 @@ class Agreement:
         roster = roster_hash(pinned, session)
         keys = verify_offers(offers, pinned, session, roster)
         if keys.get(name) != ephemeral.public:
-            raise AgreementError(
-                f"the server did not relay the key that {name!r} offered in session {session!r}: start a new session"
-            )
+            raise AgreementError(f"the server did not relay the key that {name!r} offered: start a new session")
         if len(keys) < 2:
             raise AgreementError(f"{name!r} is alone in session {session!r}: at least two parties must offer a key")
         return cls(name, session, roster, ephemeral, keys)
@@ -283,9 +277,7 @@ class Agreement:
         try:
             shared = self.ephemeral.exchange(self.keys[other])
         except ValueError:
-            raise AgreementError(
-                f"the key of {other!r} in session {self.session!r} is of small order: {other!r} must offer another"
-            ) from None
+            raise AgreementError(f"the key of {other!r} is of small order: {other!r} must offer another") from None
         first, second = sorted((self.name, other))
         return hkdf(shared, self._bound("pair secret", first=first, second=second))
 
@@ -297,10 +289,8 @@ class Agreement:
         """`parties` take part in this attempt; they must have agreed, and this client must be one of them."""
         present = tuple(sorted(set(parties)))
         if not set(present) <= set(self.keys) or self.name not in present:
-            raise AgreementError(
-                f"step {step!r} of session {self.session!r} was asked of {self.name!r} with {', '.join(present) or 'nobody'}, "
-                f"but those who agreed are {', '.join(sorted(self.keys))}: start a new session"
-            )
+            asked, agreed = ", ".join(present) or "nobody", ", ".join(sorted(self.keys))
+            raise AgreementError(f"{step!r} was asked of {self.name!r} with {asked}, but those who agreed are {agreed}")
         return Occasion(self.session, self.roster, self.key_hash, step, round, attempt, present)
 
     def seal(self, to: str, kind: str, sequence: int, plaintext: bytes) -> bytes:
@@ -316,10 +306,8 @@ class Agreement:
         try:
             return cipher.decrypt(letter[:NONCE_BYTES], letter[NONCE_BYTES:], header)
         except (InvalidTag, ValueError):
-            raise AgreementError(
-                f"the letter {kind!r} number {sequence} from {sender!r} to {self.name!r} was changed or belongs "
-                "elsewhere: start a new session"
-            ) from None
+            letter_of = f"the letter {kind!r} number {sequence} from {sender!r} to {self.name!r}"
+            raise AgreementError(f"{letter_of} was changed or belongs elsewhere: start a new session") from None
 
     def seal_seed(self, contribution: bytes, sequence: int = 0) -> dict[str, bytes]:
         """Exchange 2: this client's contribution, sealed to each other one. Keep it in memory: a repeated step sends the same."""

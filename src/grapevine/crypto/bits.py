@@ -24,9 +24,8 @@ def words(bits: np.ndarray) -> np.ndarray:
 def differences(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     """H of rows that are words already: for a search, which compares the same rows again and again."""
     if A.shape[1] != B.shape[1]:
-        raise Mistake(
-            f"Rows of {8 * A.shape[1]} and of {8 * B.shape[1]} bytes cannot be compared: hash both with the same planes."
-        )
+        sizes = f"{8 * A.shape[1]} and of {8 * B.shape[1]} bytes"
+        raise Mistake(f"Rows of {sizes} cannot be compared: hash both with the same planes.")
     from grapevine.crypto import popcount  # here, because numba takes half a second to load
 
     out = np.empty((len(A), len(B)), np.int32)

@@ -352,8 +352,7 @@ def sizes(params: Params, points_j: int, points_k: int) -> dict[str, int]:
 def _check_bits(params: Params, bits: np.ndarray) -> np.ndarray:
     if bits.ndim != 2 or bits.shape[1] != params.bits or len(bits) == 0 or bits.dtype != np.uint8 or bits.max() > 1:
         raise Mistake(
-            f"bits of shape {bits.shape} and type {bits.dtype} cannot be compared: give a uint8 matrix of 0 and 1 "
-            f"with at least one row and {params.bits} columns."
+            f"{bits.dtype} bits of shape {bits.shape} cannot be compared: give uint8 rows of {params.bits} zeros and ones."
         )
     return bits
 

@@ -181,9 +181,7 @@ class Plan:
     def due(self, chunk: Any, expected: int) -> int:
         """The chunk's number, if its turn has come."""
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk != expected or chunk >= self.chunks:
-            raise Mistake(
-                f"chunk {chunk!r} where chunk {expected} of {self.chunks} is due: chunks go one after another, run again"
-            )
+            raise Mistake(f"chunk {chunk!r} where chunk {expected} of {self.chunks} is due: run again, chunk after chunk")
         return chunk
 
     def share(self, sums: np.ndarray, done: int, less: np.ndarray | int = 0) -> dict[str, np.ndarray]:

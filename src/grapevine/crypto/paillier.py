@@ -57,6 +57,7 @@ from grapevine.crypto.checks import array, bit_table, count, fields
 
 KEY_BITS = (2048, 3072)
 EXPONENT_BITS = 384  # of the randomness of a column
+APART = "the two clients' messages do not belong together, run again"
 HIDING_BITS = 128  # by how much the exponent of a re-randomisation is longer than what it has to hide
 
 
@@ -64,10 +65,8 @@ def _gmpy2() -> Any:
     try:
         return import_module("gmpy2")
     except ImportError:
-        raise Mistake(
-            "the paillier protocol needs gmpy2, which is not installed: run "
-            'pip install "grapevine-fl[paillier]" or choose another protocol, such as mlwe'
-        ) from None
+        way = 'pip install "grapevine-fl[paillier]"'
+        raise Mistake(f"the paillier protocol needs gmpy2, which is not installed: run {way} or choose another") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- encoding
@@ -113,9 +112,7 @@ class Packing:
     def unpack(self, plain: int, used: int) -> np.ndarray:
         """The first `used` slots of a plaintext; anything above them is not ours and raises."""
         if plain >> (used * self.width):
-            raise Mistake(
-                f"a sum overflows the {used} slots it should fill: the two clients' messages do not belong together, run again"
-            )
+            raise Mistake(f"a sum overflows the {used} slots it should fill: {APART}")
         data = np.frombuffer(to_bytes(plain, -(-used * self.width // 8)), np.uint8)
         digits = np.unpackbits(data, bitorder="little")[: used * self.width].reshape(used, self.width)
         return digits.astype(np.int64) @ (1 << np.arange(self.width))
@@ -391,7 +388,7 @@ def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points:
         at = pack * packing.slots
         out[point, at : at + packing.used(pack)] = packing.unpack((t - r) % n, packing.used(pack))
     if out.max() > L:
-        raise Mistake(f"a distance of {out.max()} among {L} bits: the two clients' messages do not belong together, run again")
+        raise Mistake(f"a distance of {out.max()} among {L} bits: {APART}")
     return np.ascontiguousarray(out.T)
 
 

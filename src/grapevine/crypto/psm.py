@@ -48,9 +48,7 @@ BLOCK_ROWS = 1024
 def require_length(length: int) -> None:
     """L < 2^15, or L − 2H could not be told from its neighbours modulo 2^16."""
     if not 1 <= length <= MOST_BITS:
-        raise Mistake(
-            f"the protocol psm takes hashes of 1 to {MOST_BITS} bits, not {length}: choose fewer bits or another protocol"
-        )
+        raise Mistake(f"psm takes hashes of 1 to {MOST_BITS} bits, not {length}: choose fewer bits or another protocol")
 
 
 def row_blocks(count: int) -> Iterator[slice]:
@@ -132,9 +130,7 @@ def pair_message_b(
 def _require(first: str, second: str, length: int) -> None:
     require_length(length)
     if not first < second:
-        raise ValueError(
-            f"of a pair, the first in the order of names sends a and the second b, not so for {first!r} and {second!r}"
-        )
+        raise ValueError(f"the first in the order of names sends a and the second b, not so for {first!r} and {second!r}")
 
 
 # --- the server ---------------------------------------------------------------------------------------------------------------

@@ -105,10 +105,8 @@ def _arithmetic(wide: bool) -> tuple[Callable, Callable]:
 def _require_partners(me: str, secrets: Mapping[str, bytes], occasion: Occasion) -> None:
     few(len(occasion.parties))
     if {me, *secrets} != set(occasion.parties) or me in secrets:
-        raise AgreementError(
-            f"{me!r} has pair secrets with {', '.join(sorted(secrets))} but attempt {occasion.attempt} of {occasion.step!r} "
-            f"is among {', '.join(occasion.parties)}: give the secrets of exactly these"
-        )
+        others = ", ".join(sorted(secrets))
+        raise AgreementError(f"{me!r} has pair secrets with {others}, and {occasion} is among {', '.join(occasion.parties)}")
 
 
 def _require_ring(values: np.ndarray) -> np.ndarray:
@@ -137,19 +135,14 @@ def _require_all(shares: Mapping[str, object], wanted: tuple[str, ...], occasion
     if set(shares) != set(wanted):
         missing, foreign = sorted(set(wanted) - set(shares)), sorted(set(shares) - set(wanted))
         found = f"has no share of {', '.join(missing)}" if missing else f"has a share of {', '.join(foreign)}, who is not in it"
-        raise Mistake(
-            f"attempt {occasion.attempt} of {occasion.step!r} in round {occasion.round} {found}: "
-            "start a new attempt with the parties that are left"
-        )
+        raise Mistake(f"{occasion} {found}: start a new attempt with the parties that are left")
 
 
 def _add(arrays: Iterable[np.ndarray], occasion: Occasion, wide: bool = False) -> np.ndarray:
     arrays = [_require_ring(array) for array in arrays]
     if len({array.shape for array in arrays}) > 1:
         shapes = ", ".join(str(array.shape) for array in arrays)
-        raise Mistake(
-            f"the shares of {occasion.step!r} in round {occasion.round} have different shapes ({shapes}): all must agree"
-        )
+        raise Mistake(f"the shares of {occasion} have different shapes ({shapes}): all must agree")
     add, _ = _arithmetic(wide)
     return functools.reduce(add, arrays)
 
@@ -178,9 +171,7 @@ def row_shares(
             shape = (rows.stop - rows.start, columns)
             values = _require_ring(part(owner, rows))
             if values.shape != shape:
-                raise ValueError(
-                    f"the part for rows {rows.start}..{rows.stop} of {owner!r} has shape {values.shape}, not {shape}"
-                )
+                raise ValueError(f"the part for rows {rows.start}..{rows.stop} of {owner!r} is {values.shape}, not {shape}")
             message[owner][rows] = values + mask(me, secrets, occasion, shape, owner, rows.start)
     return message
 
@@ -210,8 +201,7 @@ def own_rows(me: str, secrets: Mapping[str, bytes], occasion: Occasion, total: n
 def _require_owners(sizes: Mapping[str, int], occasion: Occasion) -> None:
     if set(sizes) != set(occasion.parties):
         raise Mistake(
-            f"row counts are given for {', '.join(sorted(sizes))} but attempt {occasion.attempt} of {occasion.step!r} is among "
-            f"{', '.join(occasion.parties)}: give one for each of these, 0 if a party has no rows"
+            f"row counts are given for {', '.join(sorted(sizes))}, and {occasion} is among {', '.join(occasion.parties)}"
         )
 
 
@@ -234,20 +224,15 @@ class Attempts:
         if last is not None:
             same_round = occasion.round == last["round"]
             if occasion.round < last["round"] or (same_round and (last["finished"] or occasion.attempt <= last["attempt"])):
-                raise AgreementError(
-                    f"attempt {occasion.attempt} of {occasion.step!r} in round {occasion.round} is closed "
-                    f"(the latest is attempt {last['attempt']} in round {last['round']}"
-                    f"{', finished' if last['finished'] else ''}): masks are used once, so start a later attempt or round"
-                )
+                latest = f"attempt {last['attempt']} in round {last['round']}{', finished' if last['finished'] else ''}"
+                raise AgreementError(f"{occasion} is closed (the latest is {latest}): masks are used once, so start a later one")
         self._latest[occasion.step] = dict(round=occasion.round, attempt=occasion.attempt, finished=0)
 
     def finish(self, occasion: Occasion) -> None:
         last = self._latest.get(occasion.step)
         if last != dict(round=occasion.round, attempt=occasion.attempt, finished=0):
-            raise AgreementError(
-                f"attempt {occasion.attempt} of {occasion.step!r} in round {occasion.round} is not open: "
-                "only the latest attempt may be finished, and only once, or two results would show a lost party's part"
-            )
+            # Two results would show a lost party's part.
+            raise AgreementError(f"{occasion} is not open: only the latest attempt may be finished, and only once")
         last["finished"] = 1
 
     def to_dict(self) -> dict[str, dict[str, int]]:

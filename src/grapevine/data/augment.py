@@ -26,6 +26,7 @@ from grapevine.core.rows import Rows, Scale
 
 SHIFT = 4  # pixels, for images of 16 and more
 GREY = 127  # cutout's colour
+OPERATIONS = 2  # of a strong view
 TABLE_WEAK = dict(noise=0.1, drop=0.05)  # noise in standard deviations, share of the features dropped
 TABLE_STRONG = dict(noise=0.3, drop=0.2)
 
@@ -39,35 +40,29 @@ RANGES = dict(
 )  # fmt: skip
 
 
-def weak(x: Tensor, rng: torch.Generator, flip: bool = True, std: Tensor | float = 1.0) -> Tensor:
+def weak(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     """Images: translated by up to 4 pixels with reflection (an eighth of the side if that is under 16), mirrored half the time.
 
-    `flip=False` for what a mirror gives another meaning (digits). `std` is for tables: the features' standard deviations.
+    `flip=False` for what a mirror gives another meaning (digits).
     """
     if x.dim() == 2:
-        return _disturb(x, rng, std, **TABLE_WEAK)
+        return _disturb(x, rng, **TABLE_WEAK)
     return _images(_weak(x, rng, flip), x)
 
 
-def strong(
-    x: Tensor, rng: torch.Generator, n: int = 2, m: float = 10, flip: bool = True, fixed: bool = False, std: Tensor | float = 1.0
-) -> Tensor:
-    """`weak`, then `n` operations drawn for each sample out of 14, then cutout of a square of half the side.
+def strong(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
+    """`weak`, then two operations drawn for each sample out of 14, then cutout of a square of half the side.
 
-    An operation's magnitude is uniform up to `m` of 10 as in FixMatch, or `m` itself if `fixed` (as in RandAugment); its
-    direction, where it has one, is a coin's.
+    An operation's magnitude is uniform over its range; its direction, where it has one, is a coin's.
     """
-    if not (n >= 0 and 0 <= m <= 10):
-        raise Mistake(f"n={n}, m={m} is not for RandAugment: choose n of at least 0, and m from 0 to 10.")
     if x.dim() == 2:
-        return _disturb(x, rng, std, **TABLE_STRONG)
+        return _disturb(x, rng, **TABLE_STRONG)
     from grapevine.data import pixels  # here, because numba takes half a second to load
 
     out = _weak(x, rng, flip)
-    code = _integers(0, len(RANGES), (n, len(x)), rng)
-    level = np.ones(code.shape) if fixed else _uniform(code.shape, rng)
-    sign = _integers(0, 2, code.shape, rng) * 2 - 1
-    pixels.rand_augment(out, code, _magnitudes(code, level * (m / 10), sign))
+    code = _integers(0, len(RANGES), (OPERATIONS, len(x)), rng)
+    level, sign = _uniform(code.shape, rng), _integers(0, 2, code.shape, rng) * 2 - 1
+    pixels.rand_augment(out, code, _magnitudes(code, level, sign))
     _, h, w, _ = out.shape
     top, left = (_integers(0, side, len(x), rng) - side // 4 for side in (h, w))  # what hangs over the edge is cut off
     pixels.cover(out, top, left, h // 2, w // 2, GREY)
@@ -93,8 +88,8 @@ def _magnitudes(code: np.ndarray, level: np.ndarray, sign: np.ndarray) -> np.nda
     return np.where(directed[code] > 0, value * sign, value)
 
 
-def _disturb(x: Tensor, rng: torch.Generator, std: Tensor | float, noise: float, drop: float) -> Tensor:
-    shift = torch.randn(x.shape, generator=rng, device=rng.device).to(x.device) * std
+def _disturb(x: Tensor, rng: torch.Generator, noise: float, drop: float) -> Tensor:
+    shift = torch.randn(x.shape, generator=rng, device=rng.device).to(x.device)
     keep = (torch.rand(x.shape, generator=rng, device=rng.device) >= drop).to(x.device)
     return (x + noise * shift) * keep
 
@@ -135,8 +130,8 @@ class Views:
     def weak(self, at: Tensor | slice, rng: torch.Generator) -> Tensor:
         return self._view(at, partial(weak, rng=rng, flip=self.rows.mirror))
 
-    def strong(self, at: Tensor | slice, rng: torch.Generator, n: int = 2, m: float = 10, fixed: bool = False) -> Tensor:
-        return self._view(at, partial(strong, rng=rng, n=n, m=m, flip=self.rows.mirror, fixed=fixed))
+    def strong(self, at: Tensor | slice, rng: torch.Generator) -> Tensor:
+        return self._view(at, partial(strong, rng=rng, flip=self.rows.mirror))
 
     def _view(self, at: Tensor | slice, make: Callable[[Tensor], Tensor]) -> Tensor:
         rows = self.rows

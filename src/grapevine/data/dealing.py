@@ -203,10 +203,8 @@ def _sizes(counts: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarra
     sizes = np.full(len(has), rows // len(has))
     sizes[np.lexsort((rng.random(len(has)), -has))[: rows % len(has)]] += 1
     if (has > sizes).any():
-        raise Mistake(
-            f"--labels gives a client {has.max()} labels where each of the {len(has)} clients holds {rows // len(has)} rows; "
-            "put the labels on more clients, or ask for fewer."
-        )
+        most = f"{has.max()} labels where each of the {len(has)} clients holds {rows // len(has)} rows"
+        raise Mistake(f"--labels gives a client {most}; put the labels on more clients, or ask for fewer.")
     return sizes - has
 
 
@@ -228,8 +226,7 @@ def _counts(setting: LabelSetting, room: np.ndarray, rng: np.random.Generator) -
     """How many labels of each class each client gets, of those that there is room for."""
     if setting.n > room.sum():
         raise Mistake(
-            f"--labels asks for {setting.n} labels on the clients, where {room.sum()} rows can have one; "
-            "ask for fewer, or put them on more clients or classes."
+            f"--labels asks for {setting.n} labels on the clients, where {room.sum()} rows can have one; ask for fewer."
         )
     return label_setting.label_counts(setting.n, room, rng)
 
@@ -265,10 +262,8 @@ def _add_irrelevant(
     known = [round(share * len(part.labelled)) for part in parts]
     total = [round(share * len(part)) for part in parts]
     if sum(total) > len(foreign.x):
-        raise Mistake(
-            f"--irrelevant {foreign.name}:{share:g} needs {sum(total)} foreign rows and {foreign.name} has {len(foreign.x)}; "
-            "take a smaller share."
-        )
+        has = f"{sum(total)} foreign rows and {foreign.name} has {len(foreign.x)}"
+        raise Mistake(f"--irrelevant {foreign.name}:{share:g} needs {has}; take a smaller share.")
     extra = rng.choice(len(foreign.x), size=sum(total), replace=False)
     places = torch.arange(len(extra)) + len(dataset.x)
     mixed = []

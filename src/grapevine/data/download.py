@@ -173,9 +173,8 @@ def download(file: File, part: Path, progress: Progress | None, timeout: float) 
             return receive(file, part, progress, timeout)
         except urllib.error.HTTPError as error:
             error.close()
-            raise Mistake(
-                f"{file.url} answers {error.code} {error.reason}: try later, or fetch it by hand into {part.parent}."
-            ) from None
+            answer = f"{error.code} {error.reason}"
+            raise Mistake(f"{file.url} answers {answer}: try later, or fetch it by hand into {part.parent}.") from None
         except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
             if attempt == ATTEMPTS:
                 reason = getattr(error, "reason", error)

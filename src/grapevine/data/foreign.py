@@ -46,9 +46,8 @@ def fitted(x: Tensor, foreign: Dataset, dataset: Dataset) -> Tensor:
     """Foreign rows `x` in the data set's shape and range: images become grey or colour and are resized; tables must fit."""
     shape, kind = dataset.x.shape[1:], dataset.x.dtype
     if x.dim() != dataset.x.dim() or (x.dim() == 2 and x.shape[1:] != shape):
-        raise Mistake(
-            f"Rows of {foreign.name} ({shape_of(x)}) do not fit {dataset.name} ({shape_of(dataset.x)}); mix in a set of its kind."
-        )
+        theirs, ours = shape_of(x), shape_of(dataset.x)
+        raise Mistake(f"Rows of {foreign.name} ({theirs}) do not fit {dataset.name} ({ours}); mix in a set of its kind.")
     if x.dim() == 2 or (x.shape[1:] == shape and foreign.scale.factor == dataset.scale.factor):
         return x.to(kind)
     x = x.float() * (foreign.scale.factor / dataset.scale.factor)

@@ -140,10 +140,7 @@ def dirichlet_free(clients: int, columns: np.ndarray, alpha: float, rng: np.rand
         table = np.diff(cuts, axis=1, prepend=0).T
         if table.sum(1).all():
             return table
-    raise Mistake(
-        f"Partition dirichlet:{alpha:g}:free left one of {clients} clients empty in {TRIES} draws; "
-        f"take fewer clients, a larger concentration, or dirichlet:{alpha:g}, which gives all the same size."
-    )
+    raise Mistake(f"Partition dirichlet:{alpha:g}:free left one of {clients} clients empty; take fewer clients, or no :free.")
 
 
 # From tables to rows -------------------------------------------------------------------------------------------------
@@ -162,9 +159,7 @@ def deal_rows(y: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.
 def cut_shards(y: np.ndarray, clients: int, shards: int, rng: np.random.Generator) -> np.ndarray:
     """Rows sorted by class, cut into clients × shards equal pieces, `shards` random pieces a client (McMahan et al. 2017)."""
     if clients * shards > len(y):
-        raise Mistake(
-            f"Partition shards:{shards} with {clients} clients needs {clients * shards} rows and there are {len(y)}; take fewer."
-        )
+        raise Mistake(f"Partition shards:{shards} needs {clients * shards} rows and there are {len(y)}; take fewer clients.")
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     piece = np.arange(len(y)) * (clients * shards) // len(y)

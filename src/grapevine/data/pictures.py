@@ -88,9 +88,8 @@ def stack_images(sources: Sequence[Source], size: int | None = None) -> Tensor:
             x, first = torch.empty(len(sources), *pixels.shape, dtype=torch.uint8), name
         if pixels.shape[:2] != tuple(x.shape[1:3]):
             h, w = x.shape[1:3]
-            raise Mistake(
-                f"{name} is {pixels.shape[1]}×{pixels.shape[0]} pixels and {first} is {w}×{h}, bring all images to one size."
-            )
+            own = f"{pixels.shape[1]}×{pixels.shape[0]}"
+            raise Mistake(f"{name} is {own} pixels and {first} is {w}×{h}, bring all images to one size.")
         if pixels.shape[2] > x.shape[3]:  # the first colour image after grey ones
             x = x.repeat(1, 1, 1, 3)
         x[i] = torch.from_numpy(pixels.copy()).expand(-1, -1, x.shape[3])

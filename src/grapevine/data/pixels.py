@@ -61,7 +61,7 @@ def rand_augment(x, codes, sizes):
                 continue
             if code >= ROTATE:
                 move(image, other, code, size)
-                copy(other, image)
+                image[:] = other
             elif code == COLOR:
                 if c == 3:
                     desaturate(image, np.float32(size))
@@ -71,14 +71,6 @@ def rand_augment(x, codes, sizes):
             else:
                 fill_table(image, table, code, size)
                 look_up(image, table)
-
-
-@njit(nogil=True, cache=True)
-def copy(image, out):
-    for row in range(image.shape[0]):
-        for column in range(image.shape[1]):
-            for k in range(image.shape[2]):
-                out[row, column, k] = image[row, column, k]
 
 
 @njit(nogil=True, cache=True)
