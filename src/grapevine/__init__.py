@@ -74,16 +74,17 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
     made = isinstance(data, Split)
     s = TrainSettings.from_dict(settings if made else dict(settings, data=data))
     chosen = with_settings(find(method), s.set) if isinstance(method, str) else method
-    _check_words(settings, isinstance(method, str), made)
+    _check_words(s, settings, isinstance(method, str), made, out)
     if out and not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
         raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
-    split = data if made else make_split(s, s.seed)
+    split = data if isinstance(data, Split) else make_split(s, s.seed)
     experiment = Experiment(chosen, split, out=out, **s.run())
-    watch = Live(out, progress or (lambda done, rounds, line: None)) if out else progress
+    watch = progress or (lambda done, rounds, line: None)
+    watch = Live(out, watch) if out else watch
     if s.runtime == "flower-sim":
         from grapevine.parties import virtual
 
-        virtual.run(virtual.job(method, s, out, resume), len(split.parts), watch)
+        virtual.run(virtual.job(str(method), s, str(out), resume), len(split.parts), watch)
         resume = True  # what is finished is only read
     run = experiment.run(resume, watch)
     if out:
@@ -91,15 +92,15 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
     return run
 
 
-def _check_words(settings: dict[str, Any], named: bool, made: bool) -> None:
+def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, made: bool, out: str | Path | None) -> None:
     """Settings that nobody would read are refused."""
-    if "set" in settings and not named:
+    if "set" in said and not named:
         raise Mistake("set is for a method by its name: give the object its fields, or name the method.")
-    of_data = [name for name in DataSettings.names() if name in settings]
+    of_data = [name for name in DataSettings.names() if name in said]
     if made and of_data:
         raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
-    if settings.get("runtime", "local") != "local" and (made or not named):
-        raise Mistake("--runtime flower-sim needs a method and data by their names, which other processes can be told.")
+    if s.runtime != "local" and (made or not named or not out):
+        raise Mistake("--runtime flower-sim needs --out, and method and data by names that other processes can be told.")
 
 
 @keywords(CleanSettings)

@@ -41,12 +41,12 @@ def clean(parties: tuple[str, ...], server: str, dry_run: bool, as_json: bool, o
 
     require_place(out, dry_run)
     if dry_run:
-        plan = gv.clean(parties, server, dry_run=True, **settings)
+        plan: Any = gv.clean(parties, server, dry_run=True, **settings)
         click.echo(json.dumps(plan, indent=1)) if as_json else show_plan(plan)
         return
     with stopped("nothing was written"), StepBar("clean") as bar:
         progress = None if as_json else told(bar)
-        result = gv.clean(parties, server, out=out, progress=progress, command=command_line(), **settings)
+        result: Any = gv.clean(parties, server, out=out, progress=progress, command=command_line(), **settings)
     folder = Path(str(out))
     click.echo((folder / "result.json").read_text(encoding="utf-8")) if as_json else show_cleaned(result, folder)
 

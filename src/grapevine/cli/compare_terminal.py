@@ -23,7 +23,8 @@ class CompareBar:
     """All runs as one bar with an estimate of the time left; elsewhere a line for each run that ends, and one now and then."""
 
     def __init__(self, quiet: bool = False):
-        self._quiet, self._progress, self._task, self._spoke, self._ended = quiet, None, None, time.monotonic(), 0
+        self._quiet, self._spoke, self._ended = quiet, time.monotonic(), 0
+        self._progress: Progress | None = None
 
     def __enter__(self) -> CompareBar:
         return self

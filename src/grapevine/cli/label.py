@@ -33,7 +33,8 @@ def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: 
 
     require_place(out, dry_run)
     if dry_run:
-        show_plan(gv.label(parties, dry_run=True, **settings))
+        plan: Any = gv.label(parties, dry_run=True, **settings)
+        show_plan(plan)
         return
     with stopped("nothing was written"), StepBar("label") as bar:
         result = gv.label(parties, out=out, progress=bar, command=command_line(), **settings)

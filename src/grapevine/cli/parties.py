@@ -308,7 +308,7 @@ def _show_label_plan(rows: Any, others: list[str], method: Any) -> None:
     # The others' sizes are not known here: as if they were of this party's.
     made = plan([rows, *(replace(rows, name=name) for name in others)], method)
     note = "bytes and minutes are as if the other parties had as many rows as you."
-    show_plan(dict(made, parties={rows.name: made["parties"][rows.name]}), [note])
+    show_plan(dict(made, parties={rows.name: made["parties"][rows.name]}, warnings=[note]))
 
 
 def _show_train_plan(table: dict[str, Any], rows: Any, method: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,8 +31,8 @@ def report(
     from grapevine.report.charts.files import save_all
 
     # What is missing is said before the seconds that a page may take.
-    writing = {"tensorboard": tensorboard, "mlflow": mlflow}
-    ready = {name: writers.find(name) for name, place in writing.items() if place}
+    writing = {name: place for name, place in (("tensorboard", tensorboard), ("mlflow", mlflow)) if place}
+    ready = {name: writers.find(name) for name in writing}
     page = make(folder, against, full=True)
     done: dict[str, str | list[str]] = dict(report=str(page.write(Path(folder) / "report.html")))
     if plots:
@@ -60,5 +61,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)(ctx.find_root().command, {}, "grapevine", "_GRAPEVINE_COMPLETE")
-    click.echo(made.source())
+    made: Any = get_completion_class(shell)
+    click.echo(made(ctx.find_root().command, {}, "grapevine", "_GRAPEVINE_COMPLETE").source())

@@ -26,8 +26,8 @@ class Bar:
     """The progress of a run: a bar with an estimate of the time left, or a line now and then."""
 
     def __init__(self, title: str):
-        self.title, self._progress, self._task = title, None, None
-        self._spoke = 0.0
+        self.title, self._spoke = title, 0.0
+        self._progress: Progress | None = None
 
     def __enter__(self) -> Bar:
         if sys.stdout.isatty():
@@ -55,7 +55,9 @@ class StepBar:
     """The progress of a protocol: its steps, and how many parties have answered the one under way."""
 
     def __init__(self, title: str):
-        self.title, self._progress, self._tasks = title, None, {}
+        self.title = title
+        self._progress: Progress | None = None
+        self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> StepBar:
         if sys.stdout.isatty():

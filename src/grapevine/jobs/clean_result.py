@@ -151,7 +151,7 @@ def examples(party: Party, found: PartyCleaned, z: np.ndarray | None) -> dict[st
     doubted = mended[np.lexsort((-found.confidence[mended], -found.loss[mended]))][:SHOWN]
     aside = np.flatnonzero(~found.relevant)
     unsure = aside[np.argsort(found.confidence[aside], kind="stable")][:SHOWN]
-    far = [] if z is None else found.far[np.argsort(-np.abs(z[found.far]).max(1), kind="stable")][:SHOWN]
+    far = found.far if z is None else found.far[np.argsort(-np.abs(z[found.far]).max(1), kind="stable")][:SHOWN]
 
     def one(i: int) -> dict:
         loss = None if math.isnan(found.loss[i]) else round(float(found.loss[i]), 3) if math.isfinite(found.loss[i]) else "∞"

@@ -218,7 +218,8 @@ class Plan:
 
     def runs(self, splits: Mapping[tuple[int, int], Held]) -> tuple[list[dict[str, Any]], list[Job]]:
         """The cells as compare.json tells them, and every run of each."""
-        s, described, jobs = self.settings, [], []
+        s, jobs = self.settings, []
+        described: list[dict[str, Any]] = []
         for c, cell in enumerate(self.cells):
             first = splits[c, s.all_seeds[0]]
             chosen = lines(self.entries, first, s.bounds)

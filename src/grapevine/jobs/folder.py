@@ -16,7 +16,6 @@ from grapevine.core.errors import Mistake
 
 FILES = ("result.json", "messages.jsonl", "report.html")  # beside the parties' folders
 P = TypeVar("P")
-R = TypeVar("R", bound="Parties")
 Page = Callable[[Path, dict[str, Any]], Any]
 """Writes report.html into a folder, from what result.json holds."""
 
@@ -48,7 +47,7 @@ def cells(labels: Sequence) -> list:
     return ["" if no_label(label) else label for label in labels]
 
 
-def whole_numbers(result: R, *fields: str) -> R:
+def whole_numbers(result: Any, *fields: str) -> Any:
     """Labels that came as integers go back as integers: int64 arrays with −1 for none."""
 
     def numbers(value: Any) -> Any:
@@ -57,7 +56,7 @@ def whole_numbers(result: R, *fields: str) -> R:
         return np.array([-1 if label is None else int(label) for label in value], np.int64)
 
     parties = [replace(p, **{name: numbers(getattr(p, name)) for name in fields}) for p in result.parties]
-    return replace(result, parties=parties, classes=tuple(int(name) for name in result.classes))  # type: ignore[attr-defined]
+    return replace(result, parties=parties, classes=tuple(int(name) for name in result.classes))
 
 
 def sent(messages: Sequence[dict]) -> dict[str, int]:

@@ -161,7 +161,7 @@ def party_labels(party: Party, client: Client, method: Label, abstain: float, di
     columns = np.zeros((len(labels), len(classes)))
     columns[:, [classes.index(name) for name in names]] = proba
     alone, _ = method.alone(client, result["neighbours"])
-    by = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
+    by: dict[str, list] = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
     by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
     by |= {"model": party.model} if party.model else {}
     return PartyLabels(

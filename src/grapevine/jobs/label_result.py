@@ -128,9 +128,10 @@ def write(folder: str | Path, result: LabelResult, command: str = "", page: Page
 
 def write_party(folder: Path, party: PartyLabels) -> None:
     folder.mkdir(parents=True)
-    confidence = [f"{c:.6f}" for c in party.confidence]
-    table = dict(id=party.ids, label=cells(party.labels), confidence=confidence, abstained=[int(a) for a in party.abstained],
-                 given=cells(party.given), proposed=cells(party.proposed))  # fmt: skip
+    table: dict[str, Sequence] = dict(
+        id=party.ids, label=cells(party.labels), confidence=[f"{c:.6f}" for c in party.confidence],
+        abstained=[int(a) for a in party.abstained], given=cells(party.given), proposed=cells(party.proposed),
+    )  # fmt: skip
     write_csv(folder / "labels.csv", table)
     known = party.known
     doubtful = [i for i in np.argsort(party.confidence, kind="stable") if not known[i]][:REVIEW]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grapevine.core import Client, Method, ModelSource, Server
-from grapevine.core.rows import Rows
+from grapevine.core import Client, Id, Method, ModelSource, Server
+from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.jobs.disclosure import logger
 from grapevine.jobs.reading import Party
@@ -49,8 +49,8 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
              host: Host = NOBODY) -> Ran:  # fmt: skip
     """The method's `setup` and one `round`."""
     began = time.perf_counter()
-    data = {party.name: party.data() for party in parties}
-    disclosure: dict[str, list[dict]] = {name: [] for name in data}
+    data: dict[Id, ClientData] = {party.name: party.data() for party in parties}
+    disclosure: dict[str, list[dict]] = {party.name: [] for party in parties}
     simulation = Simulation(method, data, host.models, seed, workers=workers)
     simulation.log, simulation.progress = logger(disclosure, method), progress
     server = Server(method, list(data), simulation, host.models, host.classes, seed, data=host.rows)
@@ -64,5 +64,5 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
     finally:
         simulation.close()
     clients = {name: Client(name, data[name], Memory(simulation.store, simulation.manifests.get(name)), None, seed)
-               for name in data}  # fmt: skip
+               for name in disclosure}  # fmt: skip
     return Ran(state, clients, server.account.drain(), disclosure, began)

@@ -260,8 +260,7 @@ def _embedded(party: Party, path: str, embed: str, model: Model | None) -> Party
         return replace(party, x=x, model=said, columns=())
     if not party.image:
         raise Mistake(f"{embed} takes images, and {path} is a table: leave --embed out, or name a run trained on tables.")
-    x = embed_images(torch.as_tensor(party.x), embed, PIXELS)
-    return replace(party, x=x.numpy().astype(np.float64), columns=())
+    return replace(party, x=embed_images(torch.as_tensor(party.x), embed, PIXELS).numpy().astype(np.float64), columns=())
 
 
 def model_features(model: Model, x: np.ndarray | Tensor, where: str, batch: int = 1000) -> tuple[np.ndarray, list[str]]:
