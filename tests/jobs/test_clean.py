@@ -82,6 +82,16 @@ def test_flips_are_mended_unlabelled_rows_labelled_and_rows_between_classes_set_
     assert first.counts["labelled"] == 1 and sum(first.counts[name] for name in mp_ssfl.ACTIONS) == 40
 
 
+def test_a_result_shows_itself_in_a_few_lines(one):
+    result = one[0]
+    c = result[0].counts
+    lines = repr(result).splitlines()
+    assert lines[0] == "labels of 2 parties cleaned by mlp, 3 classes" and len(lines) == 4
+    assert lines[1].split("  ")[0] == "party" and lines[1].endswith("kept  mended  newly labelled  set aside")
+    assert [int(n) for n in lines[2].split()[1:]] == [40, c["kept"], c["mended"] - 1, 1, c["set aside"]]
+    assert repr(result[1]).startswith("party-2: rows 30, kept ")
+
+
 def test_loss_confidence_and_action_fit_together(one):
     """Table 1 of the paper, from the probabilities that are given back."""
     for party in one[0]:

@@ -128,6 +128,13 @@ def test_resume_runs_only_what_is_missing(broken, mended):
     assert history["fails"] == history["fedavg"] == history["dies"]
 
 
+def test_a_comparison_shows_itself_in_a_few_lines(mended):
+    lines = repr(mended).splitlines()
+    assert lines[0] == "comparison in c, finished" and lines[1].split() == ["method", "seeds", "accuracy", "bytes"]
+    assert [line.split()[0] for line in lines[2:]] == [row["method"] for row in mended.table]
+    assert lines[2].split()[1] == "2"
+
+
 def test_all_methods_of_a_seed_have_one_split_and_other_seeds_another(mended):
     def digest(name):
         return json.loads(Path("c/runs", name, "settings.json").read_text())["data"]["split"]

@@ -119,6 +119,19 @@ def test_a_class_that_one_party_knows_reaches_the_others():
     assert all((party.labels[truth == 2] == 2).mean() > 0.9 for party, (*_, truth) in zip(result, parties))
 
 
+def test_a_result_shows_itself_in_a_few_lines():
+    parties = blobs((20, 24, 18, *[4] * 8), labelled=6)
+    result = label(parties, names=[*"abcdefghijk"])
+    lines = repr(result).splitlines()
+    assert lines[0].startswith("labels of 11 parties, 3 classes; expected accuracy ")
+    assert lines[1].split() == ["party", "rows", "given", "new", "abstained", "right"]
+    assert lines[2].split() == ["a", "20", "6", "14", "0", "100.0%"]
+    assert lines[-1] == "… and 3 more" and len(lines) == 11
+    assert repr(result[1]) == "b: rows 24, given 6, new 18, abstained 0"
+    unknown = gv.label(pairs(parties[:3]), **QUICK)
+    assert repr(unknown).splitlines()[1].split() == ["party", "rows", "given", "new", "abstained"]
+
+
 def test_a_party_without_labels_and_a_party_with_nothing_else():
     parties = blobs()
     parties[1][1][:] = -1

@@ -64,33 +64,18 @@ def check(values: Any, method: str = "") -> None:
             raise Mistake(f"{name} is {shown}, which {wrong}{usual and f', as in {usual}'}.")
 
 
-def _wrong(f: Field, value: Any) -> str:
-    """What is wrong with a field's value; empty if nothing is."""
-    limits = f.metadata
-    if value is None or "least" not in limits or value in limits.get("words", ()):
-        return ""
-    if limits["choices"] and value not in limits["choices"]:
-        return f"is not known: take {', '.join(map(str, limits['choices'][:-1]))} or {limits['choices'][-1]}"
-    if not _is_number(value):
-        return ""
-    good = math.isfinite(value) and all(
-        limits[name] is None or fits
-        for name, fits in (
-            ("least", value >= (limits["least"] or 0)), ("most", value <= (limits["most"] or 0)),
-            ("above", value > (limits["above"] or 0)), ("below", value < (limits["below"] or 0)),
-        )
-    )  # fmt: skip
-    return "" if good else f"cannot work: take {' or '.join([_range(limits), *limits.get('words', ())])}"
+def values(f: Field) -> str:
+    """What a setting may be, in words."""
+    choices = f.metadata["choices"]
+    if choices:
+        return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+    return " or ".join([_range(f), *f.metadata.get("words", ())])
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _range(limits: Mapping[str, Any]) -> str:
+def _range(f: Field) -> str:
     low, high, above, below = (
         value if value is None or isinstance(value, int) else f"{value:g}"
-        for value in (limits[name] for name in ("least", "most", "above", "below"))
+        for value in (f.metadata[name] for name in ("least", "most", "above", "below"))
     )
     if low is not None and high is not None:
         return f"{low} to {high}"
@@ -100,7 +85,30 @@ def _range(limits: Mapping[str, Any]) -> str:
         f"at most {high}" if high is not None else "",
         f"less than {below}" if below is not None else "",
     ]
-    return " and ".join(filter(None, words)) or "a number"
+    return " and ".join(filter(None, words)) or _A[kind(f)]
+
+
+def _wrong(f: Field, value: Any) -> str:
+    """What is wrong with a field's value; empty if nothing is."""
+    limits = f.metadata
+    if value is None or "least" not in limits or value in limits.get("words", ()):
+        return ""
+    if limits["choices"]:
+        return "" if value in limits["choices"] else f"is not known: take {values(f)}"
+    if not _is_number(value):
+        return ""
+    good = math.isfinite(value) and all(
+        limits[name] is None or fits
+        for name, fits in (
+            ("least", value >= (limits["least"] or 0)), ("most", value <= (limits["most"] or 0)),
+            ("above", value > (limits["above"] or 0)), ("below", value < (limits["below"] or 0)),
+        )
+    )  # fmt: skip
+    return "" if good else f"cannot work: take {values(f)}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def read(f: Field, text: str, method: str = "") -> Any:

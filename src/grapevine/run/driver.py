@@ -25,6 +25,7 @@ from grapevine.core.network import Meter, ModelSource
 from grapevine.core.server import Server
 from grapevine.core.store import RamStore, Store, write_atomically
 from grapevine.core.version import __version__
+from grapevine.core.words import percent, short_table, size
 from grapevine.graph.layout import leading
 from grapevine.run.evaluate import Evaluator, number
 from grapevine.run.folder import Lines, claim, peak_memory_mb, read_lines, require_same
@@ -59,15 +60,21 @@ class Task:
     store: Store = field(default_factory=RamStore)
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """A finished run. `model` predicts; `result` and `history` are what result.json and history.jsonl hold."""
 
     result: dict[str, Any]
-    history: list[dict] = field(repr=False)
+    history: list[dict]
     out: Path | None = None
-    shared: dict | None = field(default=None, repr=False)
-    own_model: Model | None = field(default=None, repr=False)
+    shared: dict | None = None
+    own_model: Model | None = None
+
+    def __repr__(self) -> str:
+        r = self.result
+        row = {name: percent(r[name]) for name in ("accuracy", "accuracy_last", "balanced_accuracy")}
+        title = f"{r['method']}, {r['rounds']} rounds, seed {r['seed']}" + (f", in {self.out}" if self.out else "")
+        return short_table(title, [dict(row, up=size(r["bytes_up"]), down=size(r["bytes_down"]))])
 
     @property
     def model(self) -> Model:
