@@ -1,6 +1,7 @@
 """What every method must pass, by being in the table of names. Six clients, an mlp, digits; seconds a method."""
 
 import json
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,10 +10,11 @@ import torch
 
 import grapevine as gv
 from grapevine import methods
-from grapevine.core import step, wire, with_settings
+from grapevine.core import run_step, step, wire, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.data.split import Part
 from grapevine.run import driver as experiment
+from grapevine.run import simulate
 from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault
 
@@ -150,6 +152,44 @@ def test_survives_a_lost_client_at_each_step_or_says_so(method, split, when):
             assert "client 1" in str(mistake)
         else:
             assert 0 <= result["accuracy"] <= 1
+
+
+LIES = {1: "not finite", 2: "another shape", 3: "negative", 4: "absurd"}  # by client; 0 and 5 are honest
+
+
+def lie(value, kind: str):
+    """A reply in which every value of a sort is nonsense."""
+    if isinstance(value, dict):
+        return {name: lie(inner, kind) for name, inner in value.items()}
+    if isinstance(value, torch.Tensor):
+        return torch.from_numpy(lie(value.numpy(), kind))
+    if isinstance(value, np.ndarray):
+        if kind == "not finite" and value.dtype.kind == "f":
+            return np.full_like(value, np.nan)
+        return value[None] if kind == "another shape" else value
+    if type(value) in (int, float):
+        return dict(negative=-1, absurd=2**62).get(kind, value)
+    return value
+
+
+def test_clients_that_answer_nonsense_are_left_out_and_named(method, split, monkeypatch, caplog):
+    lied = set()
+
+    def dishonest(method, name, client, payload):
+        reply = run_step(method, name, client, payload)
+        if name == "evaluate" or client.id not in LIES:
+            return reply
+        other = lie(reply, LIES[client.id])
+        if wire.encode(other) != wire.encode(reply):
+            lied.add((client.id, name))
+        return other
+
+    monkeypatch.setattr(simulate, "run_step", dishonest)
+    result = run(method, split, per_round=CLIENTS).result
+    assert 0 <= result["accuracy"] <= 1
+    named = re.findall(r"client (\d+) is left out of step (\S+) in round", caplog.text)
+    assert {(int(client), step) for client, step in named} == lied
+    assert lied or method.name == "server-only"
 
 
 def raw_data_in_messages(method, split) -> list[str]:

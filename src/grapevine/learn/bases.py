@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ HELD = "how many rows this party has, labelled and not; 0 if it did not train"
 def like(method: Any) -> dict[str, Any]:
     """The form of what `client_update` answers, by the method's field `base`."""
     return dict(dy="weights", dc="control.c", n=COUNT) if method.base == "scaffold" else dict(weights="weights", n=COUNT)
+
+
+def answered(server: Server, asked: Iterable[Id], replies: Container[Id]) -> dict[Id, bool]:
+    """Whose answer can be used and whose cannot; whoever was lost is in neither, and may be asked again."""
+    return {id: id in replies for id in asked if id in replies or id in server.left_out}
 
 
 # ---------------------------------------------------------------- before the run

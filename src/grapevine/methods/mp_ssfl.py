@@ -156,7 +156,7 @@ class MPSSFL(Method):
         replies = server.ask(self.decide, classifier=classifier, known=known)
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
-        decided = {id: True for id in replies}
+        decided = bases.answered(server, server.clients, replies)
         return dict(weights=server.model().state(), classifier=classifier, known=known, decided=decided, nothing={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
@@ -164,8 +164,8 @@ class MPSSFL(Method):
         late = [id for id in chosen if id not in decided]  # whoever missed the decision is asked when it is chosen
         if late:
             found = server.ask(self.decide, to=late, classifier=state["classifier"], known=state["known"])
-            decided = decided | {id: True for id in found}
-        chosen = [id for id in chosen if id in decided]
+            decided = decided | bases.answered(server, late, found)
+        chosen = [id for id in chosen if decided.get(id)]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         nothing = state["nothing"] | {id: True for id, reply in replies.items() if not reply["n"]}
         server.note(nothing_relevant=len(nothing), nothing_relevant_at=sorted(nothing))

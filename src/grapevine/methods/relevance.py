@@ -18,7 +18,6 @@ relevant stays in its memory as "relevant", one truth value per labelled row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grapevine.core import Client, Id, Method, Network, Server, param, step
+from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
@@ -105,19 +104,18 @@ class Tuor(Method):
             raise Mistake("tuor: no client has a labelled row: say --labels server:500,clients:all.")
         threshold = loss_threshold(losses(model, rest).numpy(), theirs.numpy())
         server.note(threshold=threshold)
-        told = dict(benchmark=model.state(), threshold=threshold)
-        return dict(told, weights=server.model().state(), selected=self._select(server, threshold, replies), round=0)
-
-    def _select(self, server: Server, threshold: float, measured: Iterable[Id]) -> dict[Id, bool]:
-        return {id: True for id in server.ask(self.select, to=list(measured), threshold=threshold)}
+        done = server.ask(self.select, to=replies, threshold=threshold)
+        told = dict(benchmark=model.state(), threshold=threshold, selected=bases.answered(server, server.clients, done))
+        return dict(told, weights=server.model().state(), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
         chosen, selected = server.sample(state["round"]), state["selected"]
         late = [id for id in chosen if id not in selected]  # whoever missed the selection makes it when it is chosen
         if late:
             measured = server.ask(self.measure, to=late, benchmark=state["benchmark"])
-            selected = selected | self._select(server, state["threshold"], measured)
-        chosen = [id for id in chosen if id in selected]
+            done = server.ask(self.select, to=measured, threshold=state["threshold"])
+            selected = selected | bases.answered(server, late, done)
+        chosen = [id for id in chosen if selected.get(id)]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         weights = average(replies, otherwise=state["weights"])
         bases.note_diversity(server, bases.moves(replies, state["weights"]))
