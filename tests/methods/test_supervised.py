@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grapevine import learn, methods
+from grapevine import methods
 from grapevine.core import Server, scores
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
@@ -114,28 +114,6 @@ def test_scaffold_averages_buffers_whatever_the_servers_learning_rate(digits):
     server.ask = lambda *args, **told: replies
     after = method.round(server, state)["weights"]
     assert after["w"].item() == 1 + 3 * 1.5 and after["mean"].item() == 1 + 1.5
-
-
-def test_average_by_hand():
-    replies = {
-        1: dict(w=dict(a=torch.tensor([1.0, 2.0]), k=torch.tensor(4)), n=1),
-        0: dict(w=dict(a=torch.tensor([4.0, 8.0]), k=torch.tensor(7)), n=2),
-    }
-    mean = learn.average(replies, "w")
-    assert mean["a"].tolist() == [3.0, 6.0] and mean["k"].item() == 6 and mean["k"].dtype == torch.int64
-    assert learn.average(replies, "w", by=None)["a"].tolist() == [2.5, 5.0]
-    nobody = {0: dict(w=replies[0]["w"], n=0)}
-    assert learn.average(nobody, "w", otherwise=replies[1]["w"]) is replies[1]["w"]
-    with pytest.raises(Mistake, match="no client"):
-        learn.average({}, "w")
-
-
-def test_average_refuses_what_is_not_finite_or_not_alike():
-    good = dict(w=dict(a=torch.ones(2)), n=1)
-    with pytest.raises(Mistake, match="client 3 sent 'a' with values that are not finite"):
-        learn.average({0: good, 3: dict(w=dict(a=torch.tensor([1.0, float("nan")])), n=1)}, "w")
-    with pytest.raises(Mistake, match="client 3 sent weights of another shape than client 0"):
-        learn.average({0: good, 3: dict(w=dict(a=torch.ones(3)), n=1)}, "w")
 
 
 def test_accuracies_by_hand():

@@ -5,7 +5,6 @@ SemiFL and FedAnchor differ in where pseudo-labels come from and in what the ser
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Id, Method, Network, Server
+from grapevine.core import Id, Method, Network, Server
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import form_of
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn.bases import own_rows
-from grapevine.learn.losses import cross_entropy, mixup
+from grapevine.learn.losses import cross_entropy
+from grapevine.learn.mixing import mixup
 from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
 from grapevine.learn.training import Weights, clip, nesterov, passes, train
 
@@ -48,11 +48,6 @@ def check_labels_at_server(method: Method, server: Server) -> None:
 
 
 # ---------------------------------------------------------------- training
-
-
-def annealed(lr: float, t: int, rounds: int) -> float:
-    """The learning rate of round t: half a cosine over all rounds."""
-    return lr * (1 + math.cos(math.pi * t / rounds)) / 2
 
 
 def server_batch(asked: int, rows: int) -> int:
@@ -105,26 +100,12 @@ def note_qualified(server: Server, replies: dict[Id, dict]) -> None:
     server.note(qualified=sum(r.get("qualified", 0) for r in replies.values()) / max(len(replies), 1))
 
 
-@torch.no_grad()
-def outputs(
-    function: Callable[[Tensor], Tensor], rows: Rows, view: Callable[[Tensor], Tensor], width: int, batch: int = 500
-) -> Tensor:
-    """`function` of a view of every row, in order, (rows, width)."""
-    pieces = [function(view(at)).cpu() for at in torch.arange(len(rows)).split(batch)] if len(rows) else []
-    return torch.cat([torch.empty(0, width), *pieces])
-
-
 # ---------------------------------------------------------------- static batch normalisation
 
 
 def own_statistics(model: Network, rows: Rows) -> dict[str, Tensor]:
     """Sums over these rows, per channel, for `combine_statistics`; empty for a model without static normalisation."""
     return batch_statistics(model, (x for x, _ in rows.batches(LARGE_BATCH)))
-
-
-def statistics_reply(client: Client, weights: Weights) -> dict:
-    """What a client's `statistics` step answers: sums of activations over its rows, and of their squares."""
-    return dict(statistics=own_statistics(client.model(weights), client.data.unlabelled))
 
 
 def ask_statistics(server: Server, step: Callable, weights: Weights, to: Iterable[Id]) -> dict[str, Tensor]:

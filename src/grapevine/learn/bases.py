@@ -109,12 +109,15 @@ def own_control(client: Client, control: dict) -> Weights:
     return client.memory.get("c", {name: torch.zeros_like(value) for name, value in control["c"].items()})
 
 
-def client_update(client: Client, base: str, weights: Weights, control: dict, round: int, lr: float, mu: float, train: Train,
-                  n: int) -> dict:  # fmt: skip
-    """Train from `weights`; the reply that `server_update` takes. `n` is how much the client counts in an average by size."""
+def client_update(client: Client, method: Any, told: Mapping[str, Any], train: Train, n: int) -> dict:
+    """Train from the weights that the server told, with its control, lr and round; the reply that `server_update` takes.
+
+    The method has the fields `base` and `mu`. `n` is how much the client counts in an average by size.
+    """
+    weights, control = told["weights"], told["control"]
     model = client.model(weights)
-    if base != "scaffold":
-        train(model, pull(weights, mu) if base == "fedprox" else None)
+    if method.base != "scaffold":
+        train(model, pull(weights, method.mu) if method.base == "fedprox" else None)
         return dict(weights=model.state(), n=n)
     c, c_i = control["c"], own_control(client, control)
     K = train(model, push(subtract(c, c_i)))  # SCAFFOLD, lines 9–10: y_i ← y_i − η_l (g_i(y_i) − c_i + c)
@@ -122,8 +125,8 @@ def client_update(client: Client, base: str, weights: Weights, control: dict, ro
         return dict(n=0)
     y = model.state()
     moved = subtract(weights, {name: y[name] for name in c})
-    c_new = add(subtract(c_i, c), moved, 1 / (K * lr))  # line 12 (ii): c_i − c + (x − y_i)/(K η_l)
-    client.memory["newest"] = dict(round=round, c=c_new)  # line 14, once the server has heard of it
+    c_new = add(subtract(c_i, c), moved, 1 / (K * told["lr"]))  # line 12 (ii): c_i − c + (x − y_i)/(K η_l)
+    client.memory["newest"] = dict(round=told["round"], c=c_new)  # line 14, once the server has heard of it
     return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)  # line 13: (Δy_i, Δc_i)
 
 

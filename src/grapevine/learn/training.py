@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,24 +21,17 @@ Adjust = Callable[[nn.Module], None]
 Batch = TypeVar("Batch")
 
 
-class Optimiser(Protocol):
-    """As torch's."""
-
-    def zero_grad(self) -> None: ...
-
-    def step(self) -> Any: ...
-
-
 # ---------------------------------------------------------------- the loop
 
 
 def train(
-    model: Network, batches: Iterable[Batch], loss: Callable[[Batch], Tensor | None], optimiser: Optimiser, rng: torch.Generator,
+    model: Network, batches: Iterable[Batch], loss: Callable[[Batch], Tensor | None], optimiser: Any, rng: torch.Generator,
     adjust: Adjust | None = None, after: Callable[[], None] | None = None,
 ) -> int:  # fmt: skip
     """A step down the gradient of every batch's loss; returns the number of steps.
 
-    A loss of None has nothing to learn from: no step. `adjust` may change the gradients before a step, `after` follows it.
+    A loss of None has nothing to learn from: no step. The optimiser is torch's, or any that has `zero_grad` and `step`. `adjust`
+    may change the gradients before a step, `after` follows it.
     Batches are taken one at a time, so that what they draw from `rng` comes after what the last step drew.
     """
     model.train()
@@ -116,6 +109,14 @@ def clip(longest: float) -> Adjust:
         nn.utils.clip_grad_norm_(model.parameters(), longest)
 
     return adjust
+
+
+@torch.no_grad()
+def outputs(of: Callable[[Tensor], Tensor], rows: Rows, width: int, view: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+    """What a function gives for every row, or for a view of it, in order; (0, width) for no row."""
+    if not len(rows):
+        return torch.empty(0, width)
+    return torch.cat([of((view or rows.inputs)(at)).cpu() for at in torch.arange(len(rows)).split(500)])
 
 
 # ---------------------------------------------------------------- weights

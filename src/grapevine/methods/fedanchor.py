@@ -29,7 +29,10 @@ from grapevine.data.augment import Views
 from grapevine.learn import Weights, alternate, average, bases, passes
 from grapevine.learn.alternate import FixMix
 from grapevine.learn.heads import TwoHeads
-from grapevine.learn.losses import label_contrastive, one_hot
+from grapevine.learn.labels import one_hot
+from grapevine.learn.losses import label_contrastive
+from grapevine.learn.schedules import cosine
+from grapevine.learn.training import outputs
 
 ROWS = "how many unlabelled rows this party has, used or not; 0 if none of them got a pseudo-label that is used"
 
@@ -82,7 +85,7 @@ class FedAnchor(Method):
     @step(reveals=alternate.REVEALS)
     def statistics(self, client: Client, weights: dict) -> dict:
         """For a model with static normalisation."""
-        return alternate.statistics_reply(client, weights)
+        return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(reveals=dict(weights=bases.MODEL, n=ROWS, qualified=alternate.QUALIFIED), like=dict(n=COUNT, qualified=COUNT))
     def train(
@@ -109,12 +112,12 @@ class FedAnchor(Method):
         views = Views(rows)
         ways = [lambda at: views.weak(at, draw)] * self.ensembles or [views.plain]
         width = anchors.shape[1]
-        each = [alternate.outputs(lambda x: self.latent(model, x), rows, view, width) for view in ways]
+        each = [outputs(lambda x: self.latent(model, x), rows, width, view) for view in ways]
         return sum(mean_cosines(z, anchors, labels, classes) for z in each) / len(each)
 
     def classified(self, model: Network, rows: Rows, classes: int) -> Tensor:
         """The classification head's class of every row: for measuring only."""
-        return alternate.outputs(model, rows, rows.inputs, classes).argmax(1)
+        return outputs(model, rows, classes).argmax(1)
 
     # ------------------------------------------------------------ server
 
@@ -123,7 +126,7 @@ class FedAnchor(Method):
 
     def round(self, server: Server, state: dict) -> dict:
         t, weights, statistics = state["round"], state["weights"], state["statistics"]
-        lr = alternate.annealed(self.lr, t, server.rounds)
+        lr = cosine(self.lr, t, server.rounds)
         chosen = server.sample(t)  # line 4
         if t == 0:  # appendix C
             weights = self._at_server(server, weights, self.pretrain_lr, self.pretrain, "pretrain", t)
@@ -146,7 +149,7 @@ class FedAnchor(Method):
         """What clients compare their rows with: unit vectors of the anchors and their labels, or a mean of them per class."""
         model, rows = alternate.loaded(server.model(weights), statistics), bases.own_rows(server)
         width = self.width if self.contrastive else model.features_dim
-        z = F.normalize(alternate.outputs(lambda x: self.latent(model, x), rows, rows.inputs, width), dim=1)
+        z = F.normalize(outputs(lambda x: self.latent(model, x), rows, width), dim=1)
         labels = rows.y.to(torch.int16)
         if self.compact:
             z, labels = class_means(z, labels, len(server.classes)), torch.arange(len(server.classes), dtype=torch.int16)

@@ -35,7 +35,9 @@ from grapevine.crypto import session
 from grapevine.crypto.hamming import Group, Psm, SecureHamming, protocol
 from grapevine.crypto.session import TooFew
 from grapevine.data.augment import Views
-from grapevine.learn import average, bases, pseudo
+from grapevine.learn import average, bases, initial, passes, streams, train
+from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
+from grapevine.learn.streams import nothing, sample_by_labels
 from grapevine.methods.one_shot import LABELS, MOST_ROWS, ROWS
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
@@ -81,7 +83,7 @@ class XCLP(Method):
 
     def first_stage(self, rounds: int) -> int:
         """The rounds before the first XCLP: none if the first weights need no training."""
-        return pseudo.first_stage(rounds, self.warmup) if self.init in ("supervised", "contrastive") else 0
+        return first_stage(rounds, self.warmup) if self.init in ("supervised", "contrastive") else 0
 
     def candidates(self, rounds: int) -> tuple[int, ...]:
         """The stage-1 model competes on validation."""
@@ -133,20 +135,21 @@ class XCLP(Method):
     def contrast(self, client: Client, weights: dict, projector: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=contrastive: the features and SimCLR's projector, on the unlabelled rows."""
         model, rows = client.model(weights), client.data.unlabelled
-        head = pseudo.projector(model.features_dim or 0, client.rng("projector"))
+        head = initial.projector(model.features_dim or 0, client.rng("projector"))
         head.load_state_dict(projector)
         counted(head, client.meter).to(rows.device)
-        steps = pseudo.contrast(model, head, rows, lr, self.epochs, client.rng("contrast", round), 2 * self.batch,
-                                self.temperature, self.weight_decay)  # fmt: skip
+        rng, trained = client.rng("contrast", round), [*model.features.parameters(), *head.parameters()]
+        optimiser = torch.optim.SGD(trained, lr, 0.9, weight_decay=self.weight_decay)
+        loss = initial.simclr(model, head, rows, rng, self.temperature)
+        steps = train(model, passes(len(rows), 2 * self.batch, self.epochs, rng), loss, optimiser, rng)
         features = {name: w for name, w in model.state().items() if name.startswith("features.")}
         return dict(weights=features, projector={name: w.cpu() for name, w in head.state_dict().items()}, n=int(steps > 0))
 
     @step(**UPDATE)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=supervised: ClientUpdate on the labelled rows alone."""
-        rows = client.data.labelled
-        nothing = torch.full((len(client.data.unlabelled),), -1)
-        return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)), None, len(rows))
+        told = dict(weights=weights, control=control, lr=lr, round=round)
+        return self.update(client, told, *nothing(len(client.data.unlabelled)))
 
     @step(reveals=dict(prelude=lambda method: method.hamming.preludes))
     def prelude(self, client: Client) -> dict:
@@ -181,18 +184,12 @@ class XCLP(Method):
         found = client.memory["pseudo"]
         labels, confidence = found["labels"], found["confidence"]
         client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
-        n = len(client.data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        weights_of_classes = class_weight if len(class_weight) else None
-        return self._update(client, weights, control, lr, round, labels, confidence, weights_of_classes, n)
+        told = dict(weights=weights, control=control, lr=lr, round=round)
+        return self.update(client, told, labels, confidence, class_weight if len(class_weight) else None)
 
-    def _update(self, client: Client, weights: dict, control: dict, lr: float, round: int, labels: torch.Tensor,
-                confidence: torch.Tensor, class_weight: torch.Tensor | None, n: int) -> dict:  # fmt: skip
-        def train(model, adjust):
-            return pseudo.two_streams(model, client.data.labelled, client.data.unlabelled, labels, confidence, lr, self.epochs,
-                                      client.rng("train", round), self.batch, self.weight_decay, class_weight=class_weight,
-                                      augment=self.augment, adjust=adjust)  # fmt: skip
-
-        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, train, n)
+    def update(self, client: Client, told: dict, *labels: Any) -> dict:
+        """ClientUpdate in two streams: labels, confidences, and perhaps weights of the classes."""
+        return streams.update(self, client, told, *labels)
 
     def _receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> None:
         """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
@@ -228,17 +225,17 @@ class XCLP(Method):
         bases.check_labelled(self, labels)
         first = dict(bases.first_state(server, self.base), weights=self.first_weights(server), projector={})
         if self.init == "contrastive":
-            first["projector"] = pseudo.projector(server.model().features_dim or 0, server.rng("projector")).state_dict()
+            first["projector"] = initial.projector(server.model().features_dim or 0, server.rng("projector")).state_dict()
         return dict(first, round=0, rows={id: said[id]["rows"] for id in ready}, labels=labels)
 
     def first_weights(self, server: Server) -> dict:
         """InitializeModelParameters, as far as it needs nobody."""
         weights = server.model().state()
-        return pseudo.pretrained(weights, self.init_run, server.classes) if self.init == "pretrained" else weights
+        return initial.pretrained(weights, self.init_run, server.classes) if self.init == "pretrained" else weights
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, T = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
-        lr = pseudo.cosine(self.lr, t, T)
+        stage, t, T = stage_of(server.rounds, self.first_stage(server.rounds), state["round"])
+        lr = cosine(self.lr, t, T_MAX * T)
         if stage == 1 and self.init == "contrastive":
             return self.contrast_round(server, state, lr)
         labelled = {id for id, n in state["labels"].items() if n}
@@ -269,7 +266,7 @@ class XCLP(Method):
     def propagate_and_train(self, server: Server, state: dict, labelled: set[Id], lr: float) -> dict[Id, dict]:
         """Lines 3–9 of a round of stage 2."""
         round = state["round"]
-        P = pseudo.sample_by_labels(server, round, state["rows"], labelled)  # line 3
+        P = sample_by_labels(server, round, state["rows"], labelled)  # line 3
         G = P
         if self.graph_clients:
             more = [id for id in state["rows"] if id not in P]

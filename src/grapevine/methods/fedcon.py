@@ -23,7 +23,8 @@ from grapevine.core import Client, Method, Network, Predict, Server, param, step
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, alternate, average, bases, passes, train
 from grapevine.learn.heads import Projected
-from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy, ema_, sigmoid_rampup
+from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy
+from grapevine.learn.schedules import ema_, sigmoid_rampup
 
 
 @dataclass(frozen=True)

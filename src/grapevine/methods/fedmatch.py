@@ -31,8 +31,10 @@ from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import average, bases, passes, pseudo, train, vectors
+from grapevine.learn import average, bases, passes, train, vectors
+from grapevine.learn.labels import vote
 from grapevine.learn.losses import consistency_kl, cross_entropy
+from grapevine.learn.schedules import plateau
 from grapevine.learn.vectors import Decomposed
 
 CHANGED = f"the entries that changed most; {bases.MODEL}"
@@ -137,7 +139,7 @@ class FedMatch(Method):
         client.judge(labels, used)
         if L:
             total = sum(value / (steps * self.epochs) for value in losses)
-            client.memory["rate"] = pseudo.plateau(rate, total, told["patience"])
+            client.memory["rate"] = plateau(rate, total, told["patience"])
 
     def loss_sigma(self, local: Decomposed, rows: Rows, at: Tensor, losses: list[float]) -> Tensor:
         """L_s; the cross-entropy itself is added to the losses."""
@@ -160,7 +162,7 @@ class FedMatch(Method):
         kept = at[sure]
         with torch.no_grad():
             answers = [torch.softmax(helper(views.plain(kept)), 1) for helper in helpers]
-        y = pseudo.vote(p[sure.to(p.device)], answers, self.preset)
+        y = vote(p[sure.to(p.device)], answers, self.preset)
         loss = self.agreement * cross_entropy(local.model(views.strong(kept, draw)), y)
         for answer in answers:
             loss = loss + self.consistency / len(answers) * consistency_kl(logits[sure.to(p.device)], answer)
@@ -230,7 +232,7 @@ class FedMatch(Method):
         batches = passes(len(rows), told["batch"], self.epochs, draw)
         train(local.model, batches, lambda at: self.loss_sigma(local, rows, at, losses), turns, draw)
         changed = dict(state["changed"], sigma=vectors.stamp(local.sigma != state["sigma"], t, state["changed"]["sigma"]))
-        rate = pseudo.plateau(state["rate"], sum(losses) / len(losses), told["patience"])
+        rate = plateau(state["rate"], sum(losses) / len(losses), told["patience"])
         return dict(state, sigma=local.sigma, buffers=local.buffers(), changed=changed, rate=rate)
 
     def nearest(self, state: dict, id: Id) -> list[Id]:

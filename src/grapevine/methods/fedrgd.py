@@ -22,8 +22,9 @@ from grapevine.core import Client, Id, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.learn import average, bases, subtract, train
 from grapevine.learn.normalisation import with_group_norm
+from grapevine.learn.streams import NONE
 from grapevine.learn.training import nesterov
-from grapevine.methods.fixmatch import FixMatchLoss, cosine, none_of
+from grapevine.methods.fixmatch import FixMatchLoss, cosine
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class FedRGD(Method):
         own = {}
         if bases.has_rows(server):
             model, rows = server.model(state["weights"]), bases.own_rows(server)
-            self._fit(FixMatchLoss(model, rows, none_of(rows), self.threshold, self.weight, server.rng("train", t)), lr)
+            self._fit(FixMatchLoss(model, rows, rows.take(NONE), self.threshold, self.weight, server.rng("train", t)), lr)
             own = dict(weights=model.state(), n=1)
         new = {}
         for g, before in groups.items():

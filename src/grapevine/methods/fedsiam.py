@@ -28,9 +28,10 @@ from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, average, bases, pseudo, subtract, train
-from grapevine.learn.losses import consistency_kl, cross_entropy, ema_, sigmoid_rampup
-from grapevine.methods.fixmatch import none_of
+from grapevine.learn import Weights, average, bases, subtract, train
+from grapevine.learn.losses import consistency_kl, cross_entropy
+from grapevine.learn.schedules import ema_, sigmoid_rampup
+from grapevine.learn.streams import NONE, epoch_steps, streams
 
 REMEMBERED = 1000  # divergences of the past that the threshold is a quantile of: the code's hundred clients of about ten layers
 
@@ -105,8 +106,8 @@ class FedSiam(Method):
             return share * cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)
 
         optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
-        steps = pseudo.epoch_steps(len(labelled), len(unlabelled), self.batch, self.ratio)
-        batches = pseudo.streams(len(labelled), len(unlabelled), self.batch, self.ratio, draw)
+        steps = epoch_steps(len(labelled), len(unlabelled), self.batch, self.ratio)
+        batches = streams(len(labelled), len(unlabelled), self.batch, self.ratio, draw)
         for e in range(self.epochs):
             # Local epochs of this client, this one included; the authors count from its second participation.
             done = (times - (not code)) * self.epochs + e + 1
@@ -135,7 +136,7 @@ class FedSiam(Method):
         if bases.has_rows(server):
             model, mean = server.model(student), server.model(teacher)
             rows = bases.own_rows(server)
-            self.siamese(model, mean, rows, none_of(rows), t + 1, follow, server.rng("train", t))
+            self.siamese(model, mean, rows, rows.take(NONE), t + 1, follow, server.rng("train", t))
             student, teacher = model.state(), mean.state()
         apart = state["apart"]
         if layers and not follow:

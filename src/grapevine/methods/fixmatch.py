@@ -25,9 +25,10 @@ from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import bases, pseudo, train
+from grapevine.learn import bases, train
+from grapevine.learn.labels import likeliest
 from grapevine.learn.losses import cross_entropy
-from grapevine.learn.losses import pseudo_labels as likeliest
+from grapevine.learn.streams import NONE, epoch_steps, streams
 from grapevine.learn.training import Adjust, nesterov
 
 
@@ -66,13 +67,13 @@ class FixMatch(Method):
 
         def descend(model: Network, adjust: Adjust | None) -> int:
             nonlocal taken
-            steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, self.ratio)
+            steps = self.epochs * epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, self.ratio)
             loss = FixMatchLoss(model, data.labelled, data.unlabelled, self.threshold, self.weight, draw, teacher)
             taken = self._fit(loss, lr, steps, adjust)
             client.judge(loss.guessed, loss.used)
             return taken
 
-        reply = bases.client_update(client, self.base, weights, control, round, lr, self.mu, descend, n)
+        reply = bases.client_update(client, self, dict(weights=weights, control=control, lr=lr, round=round), descend, n)
         return reply if taken else dict(n=0)
 
     def _fit(self, loss: FixMatchLoss, lr: float, steps: int, adjust: Adjust | None = None) -> int:
@@ -96,8 +97,8 @@ class FixMatch(Method):
 
     def _at_server(self, server: Server, weights: dict, lr: float, t: int) -> dict:
         model, rows = server.model(weights), bases.own_rows(server)
-        loss = FixMatchLoss(model, rows, none_of(rows), self.threshold, self.weight, server.rng("train", t))
-        self._fit(loss, lr, self.server_epochs * pseudo.epoch_steps(len(rows), 0, self.batch, self.ratio))
+        loss = FixMatchLoss(model, rows, rows.take(NONE), self.threshold, self.weight, server.rng("train", t))
+        self._fit(loss, lr, self.server_epochs * epoch_steps(len(rows), 0, self.batch, self.ratio))
         return model.state()
 
 
@@ -126,7 +127,7 @@ class FixMatchLoss:
         self.used = torch.zeros(len(self.unlabelled), dtype=torch.bool)
 
     def batches(self, batch: int, ratio: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return islice(pseudo.streams(len(self.labelled), len(self.unlabelled), batch, ratio, self.rng), steps)
+        return islice(streams(len(self.labelled), len(self.unlabelled), batch, ratio, self.rng), steps)
 
     def __call__(self, batch: tuple[Tensor, Tensor]) -> Tensor | None:
         (a, b), own, others = batch, Views(self.labelled), Views(self.unlabelled)
@@ -146,14 +147,10 @@ class FixMatchLoss:
             logits, taught = self.model(torch.cat([x, strong])).split([len(x), len(strong)])
             with torch.no_grad():
                 q = self.teacher(weak)
-        labels, sure, _ = likeliest(q, self.threshold, logits=True)
+        labels, sure, _ = likeliest(q, self.threshold)
         return cross_entropy(logits, y) + self.weight * cross_entropy(taught, labels, sure), labels, sure
 
 
 def cosine(lr: float, t: int, rounds: int) -> float:
     """η cos(7πt / 16T)."""
     return lr * math.cos(7 * math.pi * t / (16 * rounds))
-
-
-def none_of(rows: Rows) -> Rows:
-    return rows.take(torch.empty(0, dtype=torch.int64))

@@ -17,8 +17,11 @@ from torch import Tensor
 
 from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import bases, pseudo, train
-from grapevine.learn.losses import consistency_mse, cross_entropy, mixup, one_hot, sharpen
+from grapevine.learn import bases, train
+from grapevine.learn.labels import one_hot, sharpen
+from grapevine.learn.losses import consistency_mse, cross_entropy
+from grapevine.learn.mixing import mixup
+from grapevine.learn.streams import epoch_steps, streams
 from grapevine.learn.training import Adjust
 
 
@@ -60,14 +63,15 @@ class MixMatch(Method):
                 guessed[b] = q.argmax(1).cpu()
                 return value
 
-            steps = self.epochs * pseudo.epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, 1)
-            batches = islice(pseudo.streams(len(data.labelled), len(data.unlabelled), self.batch, 1, draw), steps)
+            steps = self.epochs * epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, 1)
+            batches = islice(streams(len(data.labelled), len(data.unlabelled), self.batch, 1, draw), steps)
             optimiser = torch.optim.AdamW(model.parameters(), self.lr, weight_decay=self.weight_decay)
             train(model, batches, loss, optimiser, draw, adjust)
             client.judge(guessed)
             return steps
 
-        return bases.client_update(client, self.base, weights, {}, round, self.lr, self.mu, descend, n) if n else dict(n=0)
+        told = dict(weights=weights, control={}, round=round)
+        return bases.client_update(client, self, told, descend, n) if n else dict(n=0)
 
     def loss(
         self, model: Network, x: Tensor, y: Tensor, u: list[Tensor], weight: float, draw: torch.Generator

@@ -29,7 +29,7 @@ from grapevine.core.reply import COUNT, Form
 from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
 from grapevine.learn import average, bases, fit
-from grapevine.learn.training import fit_finite
+from grapevine.learn.training import fit_finite, outputs
 
 KEPT, MENDED, ASIDE = 0, 1, 2
 ACTIONS = ("kept", "mended", "set aside")
@@ -69,15 +69,10 @@ def check_epochs(epochs: int) -> None:
         raise Mistake(f"epochs is {epochs}: take at least 1, as in --epochs 30.")
 
 
-@torch.no_grad()
-def probabilities(model: Network, rows: Rows, known: Tensor, batch: int = 500) -> Tensor:
+def probabilities(model: Network, rows: Rows, known: Tensor) -> Tensor:
     """Class probabilities of rows, among the classes that the server knows."""
-    model.eval()
-    out = [torch.empty(0, len(known))]
-    for at in torch.arange(len(rows)).split(batch) if len(rows) else ():
-        logits = model(rows.inputs(at)).cpu().masked_fill(~known, -math.inf)
-        out.append(torch.softmax(logits, 1))
-    return torch.cat(out)
+    logits = outputs(model.eval(), rows, len(known))
+    return torch.softmax(logits.masked_fill(~known, -math.inf), 1)
 
 
 def train_classifier(server: Server, rows: Rows, lr: float, epochs: int, batch: int) -> tuple[dict, Tensor]:

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from grapevine import graph
-from grapevine.core import Client, Method, Network, Server, param, step
+from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.reply import COUNT
-from grapevine.data.augment import Views
-from grapevine.learn import bases, pseudo
-from grapevine.learn.losses import entropy_confidence
-from grapevine.learn.training import Adjust
+from grapevine.learn import bases
+from grapevine.learn.labels import entropy_confidence
+from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
+from grapevine.learn.streams import nothing, sample_by_labels, update
+from grapevine.learn.training import outputs
 
 UPDATE = dict(bases.UPDATE, n=bases.USED)
 
@@ -51,12 +52,9 @@ class NetworkLabels(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    def first_stage(self, rounds: int) -> int:
-        return pseudo.first_stage(rounds, self.warmup)
-
     def candidates(self, rounds: int) -> tuple[int, ...]:
         """The stage-1 model competes on validation."""
-        return (self.first_stage(rounds),)
+        return (first_stage(rounds, self.warmup),)
 
     # ------------------------------------------------------------ client
 
@@ -67,56 +65,39 @@ class NetworkLabels(Method):
     @step(reveals=UPDATE, like=bases.like)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1: the labelled rows alone."""
-        nothing = torch.full((len(client.data.unlabelled),), -1)
-        return self._update(client, weights, control, lr, round, nothing, torch.zeros(len(nothing)))
+        told = dict(weights=weights, control=control, lr=lr, round=round)
+        return update(self, client, told, *nothing(len(client.data.unlabelled)))
 
     @step(reveals=UPDATE, like=bases.like)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Line 7 with labels of this client's own making, and line 8."""
         labels, confidence = self.pseudo_labels(client, weights)
         client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
-        return self._update(client, weights, control, lr, round, labels, confidence)
+        return update(self, client, dict(weights=weights, control=control, lr=lr, round=round), labels, confidence)
 
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         """Labels and confidences of the unlabelled rows: what the model says of them as they are."""
         model = client.model(weights).eval()
-        views, pieces = Views(client.data.unlabelled), [torch.empty(0, len(client.data.classes))]
-        with torch.no_grad():
-            for at in torch.arange(len(client.data.unlabelled)).split(500) if len(client.data.unlabelled) else ():
-                pieces.append(torch.softmax(model(views.plain(at)), 1).cpu())
-        p = torch.cat(pieces)
+        p = outputs(lambda x: torch.softmax(model(x), 1), client.data.unlabelled, len(client.data.classes))
         return p.argmax(1), entropy_confidence(p)
-
-    def _update(self, client: Client, weights: dict, control: dict, lr: float, round: int, labels: Tensor,
-                confidence: Tensor) -> dict:  # fmt: skip
-        data = client.data
-
-        def descend(model: Network, adjust: Adjust | None) -> int:
-            return pseudo.two_streams(model, data.labelled, data.unlabelled, labels, confidence, lr, self.epochs,
-                                      client.rng("train", round), self.batch, self.weight_decay, augment=self.augment,
-                                      adjust=adjust)  # fmt: skip
-
-        n = len(data.labelled) + int(((labels >= 0) & (confidence > 0)).sum())
-        return bases.client_update(client, self.base, weights, control, round, lr, self.mu, descend, n)
 
     # ------------------------------------------------------------ server
 
     def setup(self, server: Server) -> dict:
-        hello = server.ask(self.hello)
-        bases.check_labelled(self, {id: reply["labels"] for id, reply in hello.items()})
-        return dict(bases.first_state(server, self.base), round=0, labels={id: reply["labels"] for id, reply in hello.items()})
+        labels = {id: reply["labels"] for id, reply in server.ask(self.hello).items()}
+        bases.check_labelled(self, labels)
+        return dict(bases.first_state(server, self.base), round=0, labels=labels)
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, T = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
+        stage, t, T = stage_of(server.rounds, first_stage(server.rounds, self.warmup), state["round"])
         labelled = {id for id, n in state["labels"].items() if n}
-        if stage == 1 or self.labelled_only:
+        among = labelled if stage == 1 or self.labelled_only else state["labels"]
+        if among is labelled:
             chosen = server.sample(state["round"], labelled)
         else:
-            chosen = pseudo.sample_by_labels(server, state["round"], state["labels"], labelled)
-        told = dict(weights=state["weights"], lr=pseudo.cosine(self.lr, t, T), round=state["round"])
-        each = bases.control(state, self.base, chosen)
-        replies = server.ask(self.pretrain if stage == 1 else self.train, each=each, **told)
-        among = labelled if stage == 1 or self.labelled_only else state["labels"]
+            chosen = sample_by_labels(server, state["round"], state["labels"], labelled)
+        told = dict(weights=state["weights"], lr=cosine(self.lr, t, T_MAX * T), round=state["round"])
+        replies = server.ask(self.pretrain if stage == 1 else self.train, each=bases.control(state, self.base, chosen), **told)
         new = bases.server_update(server, self.base, state, replies, by=None, among=among)
         bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(state, **new, round=state["round"] + 1)
@@ -136,11 +117,9 @@ class PerClientLP(NetworkLabels):
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         own, rest = client.data.labelled, client.data.unlabelled
         if not len(own) or not len(rest):
-            return torch.full((len(rest),), -1), torch.zeros(len(rest))
+            return nothing(len(rest))
         model = client.model(weights).eval()
-        with torch.no_grad():
-            pieces = [model.features(x).cpu().double().numpy() for rows in (own, rest) for x, _ in rows.batches(500)]
-        V = np.concatenate(pieces)
+        V = np.concatenate([outputs(model.features, rows, 0).double().numpy() for rows in (own, rest)])
         y = np.concatenate([own.y.numpy(), np.full(len(rest), -1)])
         index, similarity = graph.nearest_cosine(V, self.neighbours, threads=1)
         W = graph.graph(index, similarity, len(V))
@@ -166,12 +145,10 @@ class FedSem(NetworkLabels):
 
     def pseudo_labels(self, client: Client, weights: dict) -> tuple[Tensor, Tensor]:
         """What `label_once` found; a client that missed it has no pseudo-labels."""
-        n = len(client.data.unlabelled)
-        found = client.memory.get("labels", dict(labels=torch.full((n,), -1), confidence=torch.zeros(n)))
-        return found["labels"], found["confidence"]
+        found = client.memory.get("labels")
+        return (found["labels"], found["confidence"]) if found else nothing(len(client.data.unlabelled))
 
     def round(self, server: Server, state: dict) -> dict:
-        stage, t, _ = pseudo.stage_of(server, self.first_stage(server.rounds), state["round"])
-        if stage == 2 and t == 0:
+        if state["round"] == first_stage(server.rounds, self.warmup):
             server.ask(self.label_once, weights=state["weights"])
         return super().round(server, state)

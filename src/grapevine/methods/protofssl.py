@@ -28,8 +28,11 @@ from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.crypto.stream import Stream, context, fresh_secret
 from grapevine.learn import average, bases, pull, subtract, train
-from grapevine.learn.losses import cross_entropy, prototype_logits, prototypes, sharpen
+from grapevine.learn.labels import sharpen
+from grapevine.learn.losses import cross_entropy
 from grapevine.learn.normalisation import BatchNorm2d, StaticBatchNorm2d, replace_norms
+from grapevine.learn.prototypes import Sets, mean_over, prototype_logits, prototypes, stack, votes
+from grapevine.learn.training import outputs
 
 MEANS = "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it"
 
@@ -60,8 +63,9 @@ class ProtoFSSL(Method):
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
     @property
-    def distance(self) -> bool | str:
-        return "mean" if self.preset == "code" else True
+    def mean(self) -> bool:
+        """Whether the distance is a mean over the dimensions."""
+        return self.preset == "code"
 
     def network(self, base: Network) -> Network:
         """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
@@ -114,7 +118,7 @@ class ProtoFSSL(Method):
         return dict(weights=model.state(), **self.share(client, model), n=n)
 
     def episode(
-        self, client: Client, model: Network, theirs: tuple[Tensor, Tensor] | None, draw: torch.Generator
+        self, client: Client, model: Network, theirs: Sets | None, draw: torch.Generator
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """One local epoch: the loss of equation 8, and the pseudo-labels it used. None if there is nothing to learn from."""
         own, rest, C = client.data.labelled, client.data.unlabelled, len(client.data.classes)
@@ -137,32 +141,29 @@ class ProtoFSSL(Method):
         loss = f.new_zeros(())
         useful = present[own.y[Q].to(f.device)]
         if useful.any():
-            logits = prototype_logits(fQ[useful], means, self.distance, present)
+            logits = prototype_logits(fQ[useful], means, self.mean, present)
             loss = loss + cross_entropy(logits, own.y[Q].to(f.device)[useful])
         labels = U[:0]
         if theirs and len(U):
             target = self.pseudo_labels(fU, theirs)
             labels = target.argmax(1).cpu()
             target = target * present
-            logits = prototype_logits(fU, means, self.distance, present).masked_fill(~present, -1e9)
+            logits = prototype_logits(fU, means, self.mean, present).masked_fill(~present, -1e9)
             loss = loss + self.weight * cross_entropy(logits, target / target.sum(1, keepdim=True).clamp(min=1e-12))
         return (loss, U, labels) if loss.requires_grad else (None, U[:0], labels[:0])
 
-    def pseudo_labels(self, features: Tensor, theirs: tuple[Tensor, Tensor]) -> Tensor:
+    def pseudo_labels(self, features: Tensor, theirs: Sets) -> Tensor:
         """Equations 6, 7 and 5: the mean over helpers of the class probabilities, sharpened."""
         if self.preset != "code":
             features = features.detach()
-        means, present = fill(theirs)
-        p = torch.softmax(prototype_logits(features, means, self.distance).masked_fill(~present[:, None, :], -1e9), -1).mean(0)
-        return sharpen(p, self.temperature)
+        return sharpen(votes(features, theirs, self.mean), self.temperature)
 
     @torch.no_grad()
     def share(self, client: Client, model: Network) -> dict:
         """Line "MakePrototype(θ, D^L)": prototypes of all labelled rows, noisy and withheld as section 7.1 has it."""
         model.eval()
         own, C = client.data.labelled, len(client.data.classes)
-        f = [torch.empty(0, model.features_dim or 0), *(model.features(x).cpu() for x, _ in own.batches(500))]
-        means, counts = prototypes(torch.cat(f), own.y, C)
+        means, counts = prototypes(outputs(model.features, own, model.features_dim or 0), own.y, C)
         shared = counts >= max(self.least, 1)
         if self.noise:
             stream = Stream(fresh_secret(), context("prototype noise"))
@@ -225,33 +226,9 @@ class ProtoFSSL(Method):
         def predict(x: Tensor) -> Tensor:
             if theirs is None:  # before the first round there are no prototypes: no class is likelier than another
                 return torch.full((len(x), int(shared["classes"])), 1 / int(shared["classes"]), device=x.device)
-            means, present = fill(theirs)
-            logits = prototype_logits(model.features(x), means, self.distance).masked_fill(~present[:, None, :], -1e9)
-            return torch.softmax(logits, -1).mean(0)
+            return votes(model.features(x), theirs, self.mean)
 
         return predict
-
-
-def stack(sets: dict, device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """Prototype sets as (helpers, classes, d) and which of them are there; None if there is no helper."""
-    if not sets:
-        return None
-    means, present = (torch.stack([sets[j][key] for j in sorted(sets)]).to(device) for key in ("means", "present"))
-    return means, present.bool()
-
-
-def mean_over(theirs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Per class the mean over the helpers that have it, and whether any has."""
-    means, present = theirs
-    n = present.sum(0)
-    return (means * present[..., None]).sum(0) / n.clamp(min=1)[:, None], n > 0
-
-
-def fill(theirs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """A class that a helper lacks is the mean over those that have it."""
-    means, present = theirs
-    average_theirs, known = mean_over(theirs)
-    return torch.where(present[..., None], means, average_theirs), known.expand_as(present)
 
 
 def support_and_query(y: Tensor, classes: int, support: int, query: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:

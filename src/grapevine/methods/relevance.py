@@ -30,21 +30,18 @@ from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.learn import average, bases, fit
+from grapevine.learn.labels import one_hot
 from grapevine.learn.layers import linear
-from grapevine.learn.losses import one_hot
-from grapevine.learn.training import fit_finite
+from grapevine.learn.training import fit_finite, outputs
 
 LOSSES = "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is"
 REVEALS, LIKE = dict(weights=bases.MODEL, n=bases.USED), dict(weights="weights", n=COUNT)
 CANDIDATES = 1000  # most thresholds that are tried
 
 
-@torch.no_grad()
-def losses(model: Network, rows: Rows) -> Tensor:
+def losses(model: Network, rows: Rows, classes: int) -> Tensor:
     """The cross-entropy of each row's given label."""
-    model.eval()
-    pieces = [F.cross_entropy(model(x), y, reduction="none").cpu() for x, y in rows.batches(500)]
-    return torch.cat([torch.empty(0), *pieces])
+    return F.cross_entropy(outputs(model.eval(), rows, classes), rows.y, reduction="none")
 
 
 # ---------------------------------------------------------------- Tuor et al.
@@ -78,7 +75,7 @@ class Tuor(Method):
     @step(reveals=dict(losses=LOSSES), like=dict(losses=Array("float32", (None,))))
     def measure(self, client: Client, benchmark: dict) -> dict:
         """The loss of every labelled row under the benchmark model. This reveals them."""
-        found = losses(client.model(benchmark), client.data.labelled)
+        found = losses(client.model(benchmark), client.data.labelled, len(client.data.classes))
         client.memory["losses"] = found
         return dict(losses=found.sort().values)
 
@@ -102,7 +99,7 @@ class Tuor(Method):
         theirs = torch.cat([torch.empty(0), *(reply["losses"] for reply in replies.values())])
         if not len(theirs):
             raise Mistake("tuor: no client has a labelled row: say --labels server:500,clients:all.")
-        threshold = loss_threshold(losses(model, rest).numpy(), theirs.numpy())
+        threshold = loss_threshold(losses(model, rest, len(server.classes)).numpy(), theirs.numpy())
         server.note(threshold=threshold)
         done = server.ask(self.select, to=replies, threshold=threshold)
         told = dict(benchmark=model.state(), threshold=threshold, selected=bases.answered(server, server.clients, done))
@@ -187,14 +184,18 @@ class RDS(Method):
         client.memory["selector"] = {name: w + self.selector_lr * advantage * gradient[name] for name, w in selector.items()}
         return {}
 
-    @torch.no_grad()
+    def _loss(self, server: Server, weights: dict) -> float:
+        return losses(server.model(weights), bases.own_rows(server), len(server.classes)).mean().item()
+
     def _inputs(self, model: Network, rows: Rows, classes: int) -> Tensor:
-        model.eval()
-        pieces = []
-        for x, y in rows.batches(500):
+        """The features at length 1, class probabilities and given label of every row."""
+
+        def of(x: Tensor) -> Tensor:
             f = model.features(x)
-            pieces.append(torch.cat([F.normalize(f, dim=1), model.head(f).softmax(1), one_hot(y, classes)], 1).cpu())
-        return torch.cat(pieces)
+            return torch.cat([F.normalize(f, dim=1), model.head(f).softmax(1)], 1)
+
+        model.eval()
+        return torch.cat([outputs(of, rows, 0), one_hot(rows.y, classes)], 1)
 
     def _selector(self, client: Client, inputs: int) -> nn.Sequential:
         draw = client.rng("selector")
@@ -213,9 +214,8 @@ class RDS(Method):
         t, weights, baseline = state["round"], state["weights"], state["baseline"]
         replies = server.ask(self.train, to=server.sample(t), weights=weights, round=t)
         used = {id: reply for id, reply in replies.items() if reply["n"]}
-        rows = bases.own_rows(server)
-        before = losses(server.model(weights), rows).mean().item()
-        rewards = {id: before - losses(server.model(reply["weights"]), rows).mean().item() for id, reply in used.items()}
+        before = self._loss(server, weights)
+        rewards = {id: before - self._loss(server, reply["weights"]) for id, reply in used.items()}
         server.ask(self.reward, each={id: dict(advantage=r - baseline) for id, r in rewards.items()})
         if rewards:
             mean = sum(rewards.values()) / len(rewards)

@@ -10,9 +10,9 @@ whose reply was lost goes back to the c_i that the server knows, so that c stays
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from grapevine.core import Client, Method, Network, Server, param, step
-from grapevine.core.reply import COUNT
 from grapevine.learn import bases, fit
 from grapevine.learn.training import Adjust
 
@@ -23,6 +23,7 @@ class Scaffold(Method):
 
     name = "scaffold"
     title = "SCAFFOLD on the labelled rows (Karimireddy et al. 2020)"
+    base: ClassVar[str] = "scaffold"
 
     lr: float = param(0.1, "η_l", "learning rate of the clients", above=0)
     global_lr: float = param(1.0, "η_g", "learning rate of the server", above=0)
@@ -32,21 +33,22 @@ class Scaffold(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step(reveals=dict(dy=bases.MOVE, dc=bases.GRADIENT, n=bases.USED), like=dict(dy="weights", dc="control.c", n=COUNT))
+    @step(reveals=dict(dy=bases.MOVE, dc=bases.GRADIENT, n=bases.USED), like=bases.like)
     def train(self, client: Client, weights: dict, control: dict, round: int) -> dict:
         rows = client.data.labelled
 
         def descend(model: Network, adjust: Adjust | None) -> int:
             return fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, adjust)
 
-        return bases.client_update(client, "scaffold", weights, control, round, self.lr, 0.0, descend, len(rows))
+        told = dict(weights=weights, control=control, lr=self.lr, round=round)
+        return bases.client_update(client, self, told, descend, len(rows))
 
     def setup(self, server: Server) -> dict:
-        return dict(bases.first_state(server, "scaffold"), round=0)
+        return dict(bases.first_state(server, self.base), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
         x, round = state["weights"], state["round"]
-        each = bases.control(state, "scaffold", server.sample(round))  # line 3
+        each = bases.control(state, self.base, server.sample(round))  # line 3
         replies = server.ask(self.train, each=each, weights=x, round=round)  # line 4
         bases.note_diversity(server, bases.moves(replies, x))
-        return dict(bases.server_update(server, "scaffold", state, replies, by=None, global_lr=self.global_lr), round=round + 1)
+        return dict(bases.server_update(server, self.base, state, replies, by=None, global_lr=self.global_lr), round=round + 1)

@@ -23,8 +23,10 @@ from grapevine.core.reply import COUNT
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, alternate, average, bases, parameter_names, subtract
 from grapevine.learn.alternate import FixMix
-from grapevine.learn.losses import pseudo_labels
+from grapevine.learn.labels import likeliest
 from grapevine.learn.normalisation import with_static_norm
+from grapevine.learn.schedules import cosine
+from grapevine.learn.training import outputs
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class SemiFL(Method):
 
     @step(reveals=alternate.REVEALS)
     def statistics(self, client: Client, weights: dict) -> dict:
-        return alternate.statistics_reply(client, weights)
+        return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if this party was sure of no pseudo-label", qualified=alternate.QUALIFIED),
@@ -73,8 +75,8 @@ class SemiFL(Method):
         rows, draw = client.data.unlabelled, client.rng("train", round)
         model = alternate.loaded(client.model(weights), statistics)
         views = Views(rows)
-        logits = alternate.outputs(model, rows, lambda at: views.weak(at, draw), len(client.data.classes))
-        labels, sure, confidence = pseudo_labels(logits, self.threshold, logits=True)
+        logits = outputs(model, rows, len(client.data.classes), lambda at: views.weak(at, draw))
+        labels, sure, confidence = likeliest(logits, self.threshold)
         client.judge(labels, sure, confidence=confidence)
         fix = torch.nonzero(sure).flatten()
         if not len(fix):
@@ -90,7 +92,7 @@ class SemiFL(Method):
 
     def round(self, server: Server, state: dict) -> dict:
         t, weights, statistics = state["round"], state["weights"], state["statistics"]
-        lr = alternate.annealed(self.lr, t, server.rounds)
+        lr = cosine(self.lr, t, server.rounds)
         chosen = server.sample(t)
         if t == 0:
             weights = self._at_server(server, weights, self.lr, self.pretrain, "pretrain", t)

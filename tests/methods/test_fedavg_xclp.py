@@ -1,0 +1,207 @@
+"""FedAvg+XCLP: its bases, dense propagation, what it begins with."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federation import Federation, close, dense, double, stream, two_streams
+
+from grapevine import core, graph, methods
+from grapevine.core import Server, wire
+from grapevine.core.errors import Mistake
+from grapevine.crypto.hamming import Plain
+from grapevine.crypto.stream import context, hkdf
+from grapevine.data.augment import Views
+from grapevine.learn import initial, passes, schedules, train
+from grapevine.learn import losses as semi
+from grapevine.learn.networks import build
+from grapevine.methods import fedavg_xclp
+from grapevine.run import driver as experiment
+from grapevine.run.experiment import Experiment
+from grapevine.run.simulate import Fault
+
+
+@pytest.mark.parametrize("base", [methods.FedAvg, methods.FedProx, methods.Scaffold], ids=lambda m: m.name)
+def test_xclp_stage_1_is_its_base_bit_for_bit(digits, base, monkeypatch):
+    monkeypatch.setattr(fedavg_xclp, "cosine", lambda lr, t, T: lr)  # the bases have no schedule
+    how = dict(lr=0.2, epochs=2, batch=4) | (dict(mu=0.5) if base is methods.FedProx else {})
+    m = methods.XCLP(base=base.name, warmup=0.75, augment=False, weight_decay=0.0, bits=64, hamming=Plain(), **how)
+    rows = dict(labelled=(6, 6, 6), unlabelled=(8, 9, 5), model="mlp")  # as many labels each: XCLP averages uniformly
+    ours, theirs = Federation(digits, m, **rows), Federation(digits, base(**how), **rows)
+    for _ in range(3):
+        a, b = ours.round(), theirs.round()
+        assert wire.encode(a["weights"]) == wire.encode(b["weights"])
+        if base is methods.Scaffold:
+            assert wire.encode(a["c"]) == wire.encode(b["c"]) and any(w.any() for w in a["c"].values())
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset):
+    bits, sent = 512, []
+    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, preset=preset, hamming=Plain())
+    tap = lambda direction, step, id, data: sent.append((direction, step, id, wire.decode(data)))  # noqa: E731
+    f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5), tap=tap)
+    weights, C = f.state["weights"], 10
+    V = np.concatenate([m.features(f.client(i), weights, 0) for i in range(3)])
+    info = context("hyperplanes", session="seed 0")
+    planes = graph.hyperplanes(hkdf((0).to_bytes(16, "big", signed=True), info), bits, 64, info, tight_frame=preset == "code")
+    b = V @ planes.astype(np.float64).T >= 0
+    A = np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits)
+    y = np.concatenate([np.concatenate([d.labelled.y.numpy(), np.full(len(d.unlabelled), -1)]) for d in f.data.values()])
+    labels, confidence = dense(V, y, 4, 0.9, preset, A)
+    f.round()
+    at, count = 0, np.zeros(C)
+    for i, d in f.data.items():
+        rows = slice(at + len(d.labelled), at + len(d.labelled) + len(d.unlabelled))
+        at = rows.stop
+        sure = confidence[rows] / (confidence[rows].max() if preset == "code" else 1)
+        found = f.memory(i)["pseudo"]
+        assert found["labels"].tolist() == labels[rows].tolist()
+        np.testing.assert_allclose(found["confidence"], sure, atol=1e-4)
+        count += np.bincount(labels[rows], minlength=C) + np.bincount(d.labelled.y.numpy(), minlength=C)
+    told = [payload for direction, step, _, payload in sent if (direction, step) == ("down", "train")]
+    assert len(told) == 3
+    for payload in told:
+        if preset == "paper":
+            assert not len(payload["class_weight"])
+        else:
+            np.testing.assert_allclose(payload["class_weight"], count.sum() / C / np.maximum(count, 1), rtol=1e-6)
+
+
+def test_xclp_averages_uniformly_what_two_streams_learn(digits):
+    m = methods.XCLP(
+        bits=256, neighbours=4, alpha=0.9, warmup=0.0, epochs=2, hamming=Plain(), augment=False, lr=0.2, weight_decay=0.0
+    )
+    f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5))
+    start = f.state["weights"]
+    after = f.round()["weights"]
+    each = []
+    for i, d in f.data.items():
+        model, found = f.server.model(start), f.memory(i)["pseudo"]
+        two_streams(
+            model, d.labelled, d.unlabelled, found["labels"], found["confidence"], 0.2, 2, stream(i, "train", 0), augment=False
+        )
+        each.append(double(model.state()))
+    close(after, {name: sum(w[name] for w in each) / 3 for name in after})
+
+
+@pytest.mark.parametrize("lost", [[Fault(1, "embed", round=1)], [Fault(1, "keys", forever=True), Fault(2, "keys", forever=True)]])
+def test_xclp_goes_on_after_a_round_with_too_few_clients(digits, lost):
+    split = digits.split(clients=4, labels="clients:80", seed=1)
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain())
+    history = Experiment(m, split, model="linear", rounds=4, per_round=2, seed=0, faults=lost).run().history
+    assert history[-1]["round"] == 4 and history[-1]["accuracy"] > history[0]["accuracy"] + 0.1
+
+
+def test_a_round_of_xclp_with_one_client_changes_nothing(digits, caplog):
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain())
+    f = Federation(digits, m)
+    f.simulation._faults = (Fault(1, "embed", round=f.server.now),)
+    before = f.state
+    assert f.round() == dict(before, round=1) and "round 1 changes nothing, since only 000000" in caplog.text
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_one_client_trains_on_a_graph_of_three(digits, preset):
+    m = methods.XCLP(bits=64, neighbours=3, warmup=0.0, epochs=1, hamming=Plain(), graph_clients=3, preset=preset)
+    split = digits.split(clients=4, labels="clients:80", seed=1)
+    history = Experiment(m, split, model="linear", rounds=4, per_round=1, seed=0).run().history
+    assert history[-1]["accuracy"] > history[0]["accuracy"] + 0.1
+
+
+XCLP_SMALL = dict(bits=128, neighbours=4, alpha=0.9, epochs=1, hamming=Plain())
+
+
+def contrast(model, head, rows, lr, epochs, rng, batch, weight_decay=0.0):
+    optimiser = torch.optim.SGD([*model.features.parameters(), *head.parameters()], lr, 0.9, weight_decay=weight_decay)
+    return train(model, passes(len(rows), batch, epochs, rng), initial.simclr(model, head, rows, rng, 0.5), optimiser, rng)
+
+
+def test_contrastive_first_stage_averages_features_and_leaves_head_and_labels_alone(digits):
+    m = methods.XCLP(init="contrastive", warmup=0.5, lr=0.05, batch=2, **XCLP_SMALL)
+    f = Federation(digits, m, labelled=(6, 4), unlabelled=(8, 9), model="mlp")
+    start, projector = f.state["weights"], f.state["projector"]
+    state = f.round()
+    lr, each, heads = schedules.cosine(0.05, 0, 2), [], []
+    for i, d in f.data.items():
+        model, head = f.server.model(start), initial.projector(64, torch.Generator())
+        head.load_state_dict(projector)
+        contrast(model, head, d.unlabelled, lr, 1, stream(i, "contrast", 0), 4, m.weight_decay)
+        each.append(double(model.state()))
+        heads.append(double(head.state_dict()))
+    for name, value in state["weights"].items():
+        if name.startswith("head."):
+            assert torch.equal(value, start[name])
+        else:
+            assert not torch.equal(value, start[name])
+            torch.testing.assert_close(value.double(), (each[0][name] + each[1][name]) / 2)
+    close(state["projector"], {name: (heads[0][name] + heads[1][name]) / 2 for name in heads[0]})
+    f.round()
+    f.server.account.drain()
+    f.round()
+    steps = {line["step"] for line in f.server.account.drain()}
+    assert steps == {"embed", "spread.contribute", "train"}  # the first stage is over
+
+
+def test_contrast_brings_views_together(digits):
+    rows = digits.split(clients=2, labels="clients:60", seed=1).client(0).unlabelled.take(torch.arange(300))
+    model = build("cnn", tuple(rows.inputs(slice(0, 1)).shape[1:]), 10)
+    head = initial.projector(model.features_dim, torch.Generator())
+    views = [Views(rows).strong(torch.arange(100), torch.Generator().manual_seed(i)) for i in (1, 2)]
+    loss = lambda: semi.nt_xent(*(head(model.features(x)) for x in views), 0.5).item()  # noqa: E731
+    before = loss()
+    assert contrast(model, head, rows, 0.05, 20, torch.Generator(), 100) == 60
+    assert loss() < before - 0.05
+    few = rows.take(torch.arange(11))
+    assert contrast(model, head, few, 0.05, 3, torch.Generator(), 5) == 6  # of 5 + 5 + 1 the last has no other
+
+
+def test_random_init_is_no_first_stage(digits):
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    runs = [
+        Experiment(methods.XCLP(**XCLP_SMALL, **how), split, model="mlp", rounds=2, per_round=3).run()
+        for how in (dict(init="random"), dict(warmup=0.0))
+    ]
+    assert wire.encode(runs[0].shared) == wire.encode(runs[1].shared)
+
+
+def test_pretrained_init_takes_the_weights_of_a_run(digits, tmp_path):
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    first = Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=1, out=tmp_path / "a").run()
+    m = methods.XCLP(init="pretrained", init_run=str(tmp_path / "a"), **XCLP_SMALL)
+    source = Experiment(m, split, model="mlp").models()
+    server = Server(m, range(3), None, source, digits.classes)
+    assert all(torch.equal(w, first.shared["weights"][name]) for name, w in m.first_weights(server).items())
+    own = source.new(None, core.Meter()).state()
+    server = Server(m, range(3), None, source, tuple("abcdefghij"))  # other classes: their head says nothing here
+    taken = m.first_weights(server)
+    for name in own:
+        assert torch.equal(taken[name], own[name] if name.startswith("head.") else first.shared["weights"][name])
+    with pytest.raises(Mistake, match="fedavg with model mlp"):
+        Experiment(m, split, model="cnn", rounds=1).run()
+    with pytest.raises(Mistake, match="no model.safetensors"):
+        Experiment(replace(m, init_run=str(tmp_path)), split, model="mlp", rounds=1).run()
+
+
+@pytest.mark.parametrize("init", ["contrastive", "pretrained"])
+def test_init_repeats_in_strict_mode_and_after_a_break(digits, tmp_path, monkeypatch, init):
+    monkeypatch.setattr(experiment, "CHECKPOINT_SECONDS", -1.0)
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    how = dict(init=init)
+    if init == "pretrained":
+        Experiment(methods.FedAvg(epochs=1), split, model="mlp", rounds=1, out=tmp_path / "a").run()
+        how["init_run"] = str(tmp_path / "a")
+    m = methods.XCLP(**XCLP_SMALL, **how)
+    settings = dict(model="mlp", rounds=3, per_round=3)
+    whole = Experiment(m, split, **settings).run()
+    assert wire.encode(Experiment(m, split, mode="strict", **settings).run().shared) == wire.encode(whole.shared)
+
+    def stop(done, rounds, line):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Experiment(m, split, out=tmp_path / "cut", **settings).run(progress=stop)
+    after = Experiment(m, split, out=tmp_path / "cut", **settings).run(resume=True)
+    assert wire.encode(after.shared) == wire.encode(whole.shared) and after.history == whole.history
