@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grapevine.core import Server, param, step
+from grapevine.core import Client, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import Form
 from grapevine.crypto import mlwe, paillier, secure
 from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
-
-if TYPE_CHECKING:
-    from grapevine.core import Client
 
 
 class Encrypted(SecureHamming):

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grapevine.core import Server
+from grapevine.core import Client, Server
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import Array, Form
 from grapevine.crypto import psm, session
@@ -29,9 +28,6 @@ from grapevine.crypto.bits import hamming
 from grapevine.crypto.encrypted import Mlwe, Paillier
 from grapevine.crypto.secure import SHARE, Blocks, Group, SecureHamming
 from grapevine.crypto.transfers import Ot
-
-if TYPE_CHECKING:
-    from grapevine.core import Client
 
 __all__ = ["PROTOCOLS", "SHARE", "Group", "Mlwe", "Ot", "Paillier", "Plain", "Psm", "SecureHamming", "protocol"]
 

@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from grapevine.core import Id, Server, SubProtocol
+from grapevine.core import Client, Id, Server, SubProtocol
 from grapevine.core.reply import Form
 from grapevine.core.server import Forms
 from grapevine.crypto import session
-
-if TYPE_CHECKING:
-    from grapevine.core import Client
 
 Blocks = Iterator[tuple[str, str, np.ndarray]]
 PARCEL: Form = dict(message=dict, signature=bytes)

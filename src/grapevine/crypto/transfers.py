@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grapevine.core import Server, param, step
+from grapevine.core import Client, Server, param, step
 from grapevine.core.reply import Form
 from grapevine.crypto import naor_pinkas, ot, secure, session
 from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
 from grapevine.crypto.stream import context
-
-if TYPE_CHECKING:
-    from grapevine.core import Client
 
 
 @dataclass(frozen=True)
