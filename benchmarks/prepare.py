@@ -28,7 +28,7 @@ from machine import DATA, FILES
 from rich.progress import track
 from torch import Tensor, nn
 
-from grapevine.cli.terminal import download_bar
+from grapevine.cli.bars import download_bar
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
 from grapevine.data import catalogue, download, formats

@@ -22,7 +22,7 @@ from grapevine.report.files import running
 COMMAND = Path(sys.executable).with_name("grapevine")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38;[\d;]+|48;[\d;]+)m")
 BAR = """
-from grapevine.cli.terminal import Bar
+from grapevine.cli.bars import Bar
 with Bar("a run") as bar:
     bar(1, 2, dict(accuracy=0.5))
 """

@@ -32,9 +32,10 @@ def compare(methods: tuple[str, ...], resume: bool, as_json: bool, out: str, **s
     grapevine compare xclp protofssl fedsem --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/compared
     grapevine compare xclp xclp:preset=code --data digits --vary labels=clients:50,clients:100,clients:200 --out runs/grid
     """
-    from grapevine.cli.compare_terminal import CompareBar, show_comparison
+    from grapevine.cli.bars import CompareBar
+    from grapevine.cli.compare_terminal import show_comparison
 
-    with goes_on(resume), CompareBar(quiet=as_json) as bar:
+    with goes_on(resume), CompareBar("compare", quiet=as_json) as bar:
         made = gv.compare(methods, settings.pop("data"), out, resume=resume, progress=bar, command=command_line(), **settings)
     click.echo(json.dumps(made.table, indent=1)) if as_json else show_comparison(made)
     if made.failed:

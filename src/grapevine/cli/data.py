@@ -101,7 +101,7 @@ def data_get(name: str, data_dir: str | None) -> None:
     \b
     grapevine data get cifar10
     """
-    from grapevine.cli.terminal import download_bar
+    from grapevine.cli.bars import download_bar
     from grapevine.data import download
 
     with download_bar(name) as progress:

@@ -29,7 +29,8 @@ def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: 
     grapevine label north.csv south.csv east.csv --label diagnosis --id patient --out labels
     grapevine label north.csv south.csv east.csv --label diagnosis --dry-run
     """
-    from grapevine.cli.terminal import StepBar, show_labels, show_plan
+    from grapevine.cli.bars import StepBar
+    from grapevine.cli.terminal import show_labels, show_plan
 
     require_place(out, dry_run)
     if dry_run:
@@ -55,8 +56,9 @@ def demo(out: str | None, parties: int | None) -> None:
     grapevine demo
     grapevine demo --parties 3
     """
+    from grapevine.cli.bars import StepBar
     from grapevine.cli.demo import digits_parties
-    from grapevine.cli.terminal import StepBar, show_labels
+    from grapevine.cli.terminal import show_labels
     from grapevine.jobs.folder import require_new
 
     if out:

@@ -174,7 +174,7 @@ class HostTable:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            from grapevine.cli.terminal import console
+            from grapevine.cli.bars import console
 
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()

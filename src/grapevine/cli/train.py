@@ -25,7 +25,8 @@ def train(method: str, resume: bool, out: str, **settings: Any) -> None:
     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
     grapevine train fedprox --data fashion-mnist --partition dirichlet:0.1 --set mu=0.1 --out runs/prox
     """
-    from grapevine.cli.terminal import Bar, show_result
+    from grapevine.cli.bars import Bar
+    from grapevine.cli.terminal import show_result
 
     data = settings.pop("data")
     with goes_on(resume), Bar(f"{method} on {Path(data).stem}") as bar:

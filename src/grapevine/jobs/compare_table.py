@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from grapevine.core.store import write_atomically
-from grapevine.core.words import percent, size
+from grapevine.core.words import duration, percent, size
 from grapevine.run.folder import read_lines
 
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",
@@ -153,10 +153,6 @@ def flops(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def seconds(value: float | None) -> str:
-    return "—" if value is None else f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min"
-
-
 def bytes_(value: float | None) -> str:
     return "—" if value is None else size(value)
 
@@ -174,7 +170,7 @@ COLUMNS = {
     "per client and round": lambda row: bytes_(row["bytes_per_client_round"]),
     "bytes": lambda row: bytes_(None if row["bytes_up"] is None else row["bytes_up"] + row["bytes_down"]),
     "FLOPs": lambda row: flops(row["flops"]),
-    "seconds": lambda row: seconds(row["seconds"]),
+    "seconds": lambda row: "—" if row["seconds"] is None else duration(row["seconds"]),
     "pseudo-labels right": lambda row: percent(row["pseudo_label_accuracy"]),
 }
 

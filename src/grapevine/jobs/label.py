@@ -107,7 +107,7 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     ]
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), groups[0]["neighbours"], lost, notes + _unreached(found, lost), seconds,
-        messages=_in_order(messages, ran.disclosure), method=method, seed=s.seed, graph=_graph(groups[0], ran.clients, parties),
+        messages=_in_order(messages, ran.disclosure), settings=s, graph=_graph(groups[0], ran.clients, parties),
         **sent(messages),
     )  # fmt: skip
 

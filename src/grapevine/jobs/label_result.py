@@ -14,7 +14,7 @@ from grapevine.core.words import percent, short_table
 from grapevine.data.tables import write_csv
 from grapevine.graph import layout
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
-from grapevine.methods.label import Label
+from grapevine.jobs.settings import LabelSettings
 from grapevine.run.folder import peak_memory_mb
 
 REVIEW = 50  # rows in review.csv
@@ -77,8 +77,7 @@ class LabelResult(Parties[PartyLabels]):
     bytes_up: int
     bytes_down: int
     messages: list[dict]
-    method: Label
-    seed: int | None = None
+    settings: LabelSettings
     graph: dict[str, np.ndarray] | None = None
 
     @property
@@ -144,29 +143,19 @@ def write_party(folder: Path, party: PartyLabels) -> None:
 
 def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
     """result.json: the numbers, and what the report draws."""
-    xclp, classes = result.method.xclp, [str(name) for name in result.classes]
-    told = {(line["step"], line["field"]): line["reveals"] for party in result for line in party.disclosure}
-    steps = [dict(step=m["step"].removeprefix("xclp."), direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
-                  reveals="; ".join(sorted({told[m["step"], name] for name in m["fields"] if m["direction"] == "up"})))
-             for m in result.messages]  # fmt: skip
-    secret = "reproducible, not secret" if xclp.reproducible else "secret and differ from run to run"
+    s, classes = result.settings, [str(name) for name in result.classes]
+    k = f"auto: {result.neighbours}" if s.neighbours == "auto" else result.neighbours
+    secret = "secret and differ from run to run" if s.seed is None else "reproducible, not secret"
+    per_client = [_numbers(p) for p in result]
     return dict(
-        job="label", method="xclp", settings=_settings(result), data=dict(classes=classes), classes=classes, seed=result.seed,
-        rounds=1, accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy, alone_accuracy=result.alone_accuracy,
-        other_accuracy=result.other_accuracy, expected=result.expected, neighbours=result.neighbours,
-        per_client=[_numbers(p) for p in result], parties=[_drawn(p, classes) for p in result], lost=result.lost,
-        warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down, bytes_by_step=steps,
-        protocol=xclp.hamming.name, seed_note=f"Hyperplanes are {secret}.", graph=_picture(result),
+        job="label", method="xclp", settings=dict(s.agreed(), neighbours=k), data=dict(classes=classes), classes=classes,
+        seed=s.seed, rounds=1, accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy,
+        alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy, expected=result.expected,
+        neighbours=result.neighbours, per_client=per_client,
+        parties=[dict(line, name=p.name, rows=len(p.ids), **_drawn(p, classes)) for p, line in zip(result, per_client)],
+        lost=result.lost, warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down,
+        bytes_by_step=_steps(result), protocol=s.secure, seed_note=f"Hyperplanes are {secret}.", graph=_picture(result),
         seconds=round(result.seconds, 3), peak_memory_mb=peak_memory_mb(), version=__version__, command=command,
-    )  # fmt: skip
-
-
-def _settings(result: LabelResult) -> dict[str, Any]:
-    method, xclp = result.method, result.method.xclp
-    neighbours = result.neighbours if xclp.neighbours else f"auto: {result.neighbours}"
-    return dict(
-        secure=xclp.hamming.name, bits=xclp.bits, neighbours=neighbours, alpha=xclp.alpha, preset=xclp.preset,
-        scale=method.scale, impute=method.impute, groups=method.groups,
     )  # fmt: skip
 
 
@@ -177,23 +166,29 @@ def _numbers(p: PartyLabels) -> dict[str, Any]:
 
 
 def _drawn(p: PartyLabels, classes: Sequence[str]) -> dict[str, Any]:
-    """One party in the report."""
-    names, c = [str(label) for label in p.labels if not no_label(label)], p.counts
-    return dict(
-        name=p.name, rows=c["rows"], labelled=c["given"], abstained=c["abstained"],
-        classes={name: names.count(name) for name in classes}, accuracy=p.accuracy, alone_accuracy=p.alone_accuracy,
-        other_accuracy=p.other_accuracy,
-        confidence_histogram=np.histogram(p.confidence[~p.known], HISTOGRAM, (0, 1))[0].tolist(),
-    )  # fmt: skip
+    """What the report draws of a party."""
+    names, unsure = [str(label) for label in cells(p.labels)], p.confidence[~p.known]
+    return dict(classes={name: names.count(name) for name in classes},
+                confidence_histogram=np.histogram(unsure, HISTOGRAM, (0, 1))[0].tolist())  # fmt: skip
+
+
+def _steps(result: LabelResult) -> list[dict[str, Any]]:
+    """What each step sent in all, and what its replies reveal, in the words of the parties' logs."""
+    told: dict[str, set[str]] = {}
+    for line in (line for p in result for line in p.disclosure):
+        told.setdefault(line["step"], set()).add(line["reveals"])
+    return [dict(step=m["step"].removeprefix("xclp."), direction=m["direction"], bytes=m["bytes"], messages=m["messages"],
+                 reveals="; ".join(sorted(told.get(m["step"], ()))) if m["direction"] == "up" else "")
+            for m in result.messages]  # fmt: skip
 
 
 def _picture(result: LabelResult) -> dict[str, list] | None:
     """The graph's sample in the plane, coloured by the label a row has now."""
     if result.graph is None:
         return None
-    Z = layout.plane(result.graph["coordinates"])
+    x, y = (np.round(column.astype(float), 3).tolist() for column in layout.plane(result.graph["coordinates"]).T)
     at = list(zip(result.graph["party"].tolist(), result.graph["row"].tolist()))
     labels = [result[i].labels[row] for i, row in at]
-    x, y = ([round(float(v), 3) for v in column] for column in Z.T)
-    classes = [None if no_label(label) else str(label) for label in labels]
-    return dict(x=x, y=y, cls=classes, party=[result[i].name for i, _ in at])
+    return dict(
+        x=x, y=y, cls=[None if no_label(label) else str(label) for label in labels], party=[result[i].name for i, _ in at]
+    )
