@@ -146,9 +146,9 @@ def show_labels(result: Any, folder: Path) -> None:
         between = f"{percent(e['low'])} to {percent(e['high'])}"
         say(f"Expected accuracy: {percent(e['accuracy'])} ({between}), from {e['n']} known labels that were hidden; each party "
             f"alone: {percent(e['alone'])}.")  # fmt: skip
-        rows = [dict(confidence=f"{b['from']:.1f} to {b['to']:.1f}", hidden_labels=b["n"], right=percent(b["right"] / b["n"]))
+        trust = [dict(confidence=f"{b['from']:.1f} to {b['to']:.1f}", hidden_labels=b["n"], right=percent(b["right"] / b["n"]))
                 for b in e["calibration"] if b["n"]]  # fmt: skip
-        show_table("How far to trust a confidence", rows)
+        show_table("How far to trust a confidence", trust)
     else:
         say("Expected accuracy: not known, too few labels could be hidden.")
     show_cost(result)
