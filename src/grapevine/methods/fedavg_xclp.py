@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MethodType
 from typing import Any
 
@@ -38,6 +38,7 @@ from grapevine.data.augment import Views
 from grapevine.learn import average, bases, initial, passes, streams, train
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
 from grapevine.learn.streams import nothing, sample_by_labels
+from grapevine.learn.training import outputs
 from grapevine.methods.one_shot import LABELS, MOST_ROWS, ROWS
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
@@ -201,16 +202,11 @@ class XCLP(Method):
 
     def features(self, client: Client, weights: dict, round: int) -> np.ndarray:
         """In evaluation mode; on weak views for preset=code, as its authors' code does, else on the rows as they are."""
-        model = client.model(weights).eval()
-        draw = client.rng("embed", round)
-        pieces = [np.empty((0, model.features_dim or 0))]
-        with torch.no_grad():
-            for rows in (client.data.labelled, client.data.unlabelled):
-                views = Views(rows)
-                for at in torch.arange(len(rows)).split(500) if len(rows) else ():
-                    x = views.weak(at, draw) if self.preset == "code" else views.plain(at)
-                    pieces.append(model.features(x).cpu().double().numpy())
-        return np.concatenate(pieces)
+        model, draw = client.model(weights).eval(), client.rng("embed", round)
+        both = [Views(rows) for rows in (client.data.labelled, client.data.unlabelled)]
+        views = [partial(v.weak, rng=draw) if self.preset == "code" else v.plain for v in both]
+        found = [outputs(model.features, v.rows, model.features_dim or 0, view) for v, view in zip(both, views)]
+        return torch.cat(found).double().numpy()
 
     # ------------------------------------------------------------ server
 
