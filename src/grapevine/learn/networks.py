@@ -52,15 +52,15 @@ def _mlp(shape: Shape, classes: int, norm: str) -> Network:
 
 
 def _cnn(shape: Shape, classes: int, norm: str) -> Network:
-    channels, *sides = shape
+    channels, height, width = shape
     parts: list[nn.Module] = []
     for before, after in ((channels, 16), (16, 32)):
         parts += [nn.Conv2d(before, after, 3, padding=1), norm_layer(norm, after), layers.PoolReLU()]
-    sides = [s // 4 for s in sides]
-    pool = [max(1, s // 8) for s in sides]  # large images: at most 15×15 cells reach the last layer
+    height, width = height // 4, width // 4
+    pool = max(1, height // 8), max(1, width // 8)  # large images: at most 15×15 cells reach the last layer
     if max(pool) > 1:
-        parts.append(nn.AvgPool2d(tuple(pool)))
-    d = 32 * math.prod(s // p for s, p in zip(sides, pool))
+        parts.append(nn.AvgPool2d(pool))
+    d = 32 * (height // pool[0]) * (width // pool[1])
     return Network(nn.Sequential(*parts, nn.Flatten()), nn.Linear(d, classes))
 
 
@@ -197,14 +197,14 @@ def _initialise(net: Network, rng: torch.Generator, norm: str) -> None:
                 m.bias.uniform_(-bound, bound, generator=rng)
             if isinstance(m, (layers.WeightNormConv2d, layers.WeightNormLinear)):
                 m.length.copy_(m.weight.flatten(1).norm(dim=1))
-        elif hasattr(m, "reset_parameters"):
-            m.reset_parameters()
+        elif callable(reset := getattr(m, "reset_parameters", None)):
+            reset()
     if norm == "none":
         # Without a norm each block would double the variance; blocks that start as the identity do not (Zhang et al. 2019).
         for m in net.modules():
             if isinstance(m, (layers.Basic, layers.Wide)):
-                nn.init.zeros_(m.conv2.weight)
-                nn.init.zeros_(m.conv2.bias)
+                for w in m.conv2.parameters():
+                    nn.init.zeros_(w)
 
 
 def wrap(module: nn.Module) -> Network:
@@ -212,11 +212,11 @@ def wrap(module: nn.Module) -> Network:
 
     Dropout layers are replaced by ours, which draw from the generator that `Network.use_rng` sets.
     """
+    parts = dict(copy.deepcopy(module).named_children())
     for part in ("features", "head"):
-        if not isinstance(getattr(module, part, None), nn.Module):
+        if part not in parts:
             raise Mistake(f"{type(module).__name__} has no module called {part!r}: give it `features` and `head`.")
-    module = copy.deepcopy(module)
-    net = Network(module.features, module.head, getattr(module, "features_dim", None))
+    net = Network(parts["features"], parts["head"], getattr(module, "features_dim", None))
     own = set(net.state_dict())
     for name, t in module.state_dict().items():
         if name not in own:
@@ -229,8 +229,8 @@ def wrap(module: nn.Module) -> Network:
 
 def _replace_dropout(parent: nn.Module) -> None:
     for name, m in parent.named_children():
-        if type(m) in (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d):
-            setattr(parent, name, layers.Dropout(m.p, whole=type(m) is not nn.Dropout).train(m.training))
+        if isinstance(m, (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)):
+            setattr(parent, name, layers.Dropout(m.p, whole=not isinstance(m, nn.Dropout)).train(m.training))
         elif _draws_inside(m):
             raise Mistake(f"layer {name!r} ({type(m).__name__}) draws from torch's global generator: use Dropout or none.")
         else:
@@ -245,5 +245,5 @@ def _draws_inside(m: nn.Module) -> bool:
 
 def _channels_last(net: Network) -> Network:
     if any(isinstance(m, nn.Conv2d) for m in net.modules()):
-        net.to(memory_format=torch.channels_last)
+        net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return net

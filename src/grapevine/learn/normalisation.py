@@ -89,7 +89,7 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
 # ---------------------------------------------------------------- one kind in place of another
 
 
-def replace_norms(net: Network, kinds: tuple[type[nn.Module], ...], make: Callable[[nn.Module], nn.Module]) -> Network:
+def replace_norms(net: Network, kinds: tuple[type[nn.Module], ...], make: Callable[[Any], nn.Module]) -> Network:
     """The network with `make(layer)` in place of every layer of these kinds."""
     for parent in list(net.modules()):
         for name, layer in parent.named_children():

@@ -60,10 +60,10 @@ def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator
 
 def fit(
     model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, adjust: Adjust | None = None,
-    **sgd: float,
+    **sgd: Any,
 ) -> int:  # fmt: skip
     """Epochs of SGD with cross-entropy; returns the number of steps. `sgd` are its momentum and weight_decay."""
-    optimiser = torch.optim.SGD(model.parameters(), lr, **sgd)  # type: ignore[arg-type]
+    optimiser = torch.optim.SGD(model.parameters(), lr, **sgd)
     batches = (rows.batch(at) for at in passes(len(rows), batch, epochs, rng))
     return train(model, batches, lambda xy: F.cross_entropy(model(xy[0]), xy[1]), optimiser, rng, adjust)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
@@ -67,10 +68,9 @@ def _from_file(path: str, cls: str) -> type[Method]:
     if not Path(path).is_file() or Path(path).suffix != ".py":
         raise Mistake(f"there is no Python file '{path}': a method of your own is given as path/to/file.py:Class.")
     module_name = f"grapevine_own_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(module_name)
     sys.modules[module_name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    SourceFileLoader(module_name, path).exec_module(module)
     if not hasattr(module, cls):
         raise Mistake(f"{path} has no class '{cls}'.")
     return getattr(module, cls)

@@ -17,6 +17,7 @@ cosine's numerator with the mean of the unit vectors, so pseudo-labels are the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +79,7 @@ class FedAnchor(Method):
 
     def latent(self, model: Network, x: Tensor) -> Tensor:
         """z: the anchor head's output, or in the ablation the features."""
-        return model.latent(x) if self.contrastive else model.features(x)
+        return model.latent(x) if isinstance(model, TwoHeads) else model.features(x)
 
     # ------------------------------------------------------------ client
 
@@ -113,7 +114,7 @@ class FedAnchor(Method):
         ways = [lambda at: views.weak(at, draw)] * self.ensembles or [views.plain]
         width = anchors.shape[1]
         each = [outputs(lambda x: self.latent(model, x), rows, width, view) for view in ways]
-        return sum(mean_cosines(z, anchors, labels, classes) for z in each) / len(each)
+        return sum((mean_cosines(z, anchors, labels, classes) for z in each), torch.zeros(())) / len(each)
 
     def classified(self, model: Network, rows: Rows, classes: int) -> Tensor:
         """The classification head's class of every row: for measuring only."""
@@ -148,8 +149,7 @@ class FedAnchor(Method):
     def anchors(self, server: Server, weights: Weights, statistics: dict) -> dict[str, Tensor]:
         """What clients compare their rows with: unit vectors of the anchors and their labels, or a mean of them per class."""
         model, rows = alternate.loaded(server.model(weights), statistics), bases.own_rows(server)
-        width = self.width if self.contrastive else model.features_dim
-        z = F.normalize(outputs(lambda x: self.latent(model, x), rows, width), dim=1)
+        z = F.normalize(outputs(lambda x: self.latent(model, x), rows, self.width), dim=1)
         labels = rows.y.to(torch.int16)
         if self.compact:
             z, labels = class_means(z, labels, len(server.classes)), torch.arange(len(server.classes), dtype=torch.int16)
@@ -166,7 +166,7 @@ class FedAnchor(Method):
                 self._contrast(model, rows, lr, draw, self.contrastive_batch or max(50, 10 * len(server.classes)))
         return model.state()
 
-    def _contrast(self, model: TwoHeads, rows: Rows, lr: float, draw: torch.Generator, batch: int) -> None:
+    def _contrast(self, model: Any, rows: Rows, lr: float, draw: torch.Generator, batch: int) -> None:
         """One epoch of equation 2."""
         views = Views(rows)
 

@@ -10,6 +10,7 @@ that hold labels, weighted by their number of labels.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
@@ -40,7 +41,7 @@ class FedAvg(Method):
         fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, **self._sgd())
         return dict(weights=model.state(), n=len(rows))
 
-    def _sgd(self) -> dict[str, float]:
+    def _sgd(self) -> dict[str, Any]:
         return dict(momentum=self.momentum, weight_decay=self.weight_decay)
 
     def round(self, server: Server, state: dict) -> dict:

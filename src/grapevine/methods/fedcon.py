@@ -15,6 +15,7 @@ trains before the first round as well, so that clients start from a trained back
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ class FedCon(Method):
         return super().predictor(model, dict(weights={**model.state(), **shared["weights"]}))
 
 
-def contrast(model: Projected, target: Projected, a: Tensor, b: Tensor) -> Tensor:
+def contrast(model: Any, target: Network, a: Tensor, b: Tensor) -> Tensor:
     """The client's loss: each view's projection predicts the target's features of the other."""
     with torch.no_grad():
         za, zb = target.features(a), target.features(b)

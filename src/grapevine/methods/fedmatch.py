@@ -28,7 +28,7 @@ from torch import Tensor
 
 from grapevine.core import Client, Id, Method, Network, Predict, Server, param, rng, step
 from grapevine.core.errors import Mistake
-from grapevine.core.reply import COUNT, Array
+from grapevine.core.reply import COUNT, Array, Form
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import average, bases, passes, train, vectors
@@ -194,7 +194,7 @@ class FedMatch(Method):
             state = self.at_server(server, state)
         zero = torch.zeros_like(state["psi"])
         packed = partial(vectors.fits, length=len(zero))
-        form = {"psi": packed, "sigma?": packed, "vector": Array("float32", (len(server.classes),))}
+        form: dict[str, Form] = {"psi": packed, "sigma?": packed, "vector": Array("float32", (len(server.classes),))}
         each = {id: self.told(state, id, self.setting(at_server)["cut"]) for id in server.sample(t)}
         same = dict(buffers=state["buffers"], at_server=at_server, noise_seed=server.seed, round=t)
         asked = server.ask(self.train, each=each, form=lambda id: form, **same)

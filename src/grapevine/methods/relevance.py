@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
-from grapevine.core.reply import COUNT, Array
+from grapevine.core.reply import COUNT, Array, Form
 from grapevine.core.rows import Rows
 from grapevine.learn import average, bases, fit
 from grapevine.learn.labels import one_hot
@@ -35,7 +35,8 @@ from grapevine.learn.layers import linear
 from grapevine.learn.training import fit_finite, outputs
 
 LOSSES = "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is"
-REVEALS, LIKE = dict(weights=bases.MODEL, n=bases.USED), dict(weights="weights", n=COUNT)
+REVEALS = dict(weights=bases.MODEL, n=bases.USED)
+LIKE: dict[str, str | Form] = dict(weights="weights", n=COUNT)
 CANDIDATES = 1000  # most thresholds that are tried
 
 
