@@ -16,8 +16,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/grapevine demo
 
-# Two at a time; then, alone on the machine, the tests that start real parties and watch the clock.
-REAL := tests/parties/test_flower.py tests/parties/test_parties.py
+# Two at a time; then the tests that start real parties, which need much memory.
+REAL := tests/parties/test_conformance.py tests/parties/test_parties.py
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(REAL))
 	$(BIN)/python -m pytest $(REAL)
@@ -26,7 +26,7 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow --timeout 1800
 
-# Real processes on loopback: the fault matrix.
+# Real processes on loopback: every method on Flower, and the fault matrix.
 test-parties: $(STAMP)
 	$(BIN)/python -m pytest -m parties --timeout 1800
 

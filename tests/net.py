@@ -1,81 +1,129 @@
-"""A federation on loopback without people: folders written directly, a SuperLink and SuperNodes with TLS and node keys."""
+"""A federation on loopback without people: folders written directly, a SuperLink and SuperNodes with TLS and node keys.
+
+Every process runs under the package's own watcher, so it ends with the test however the test ends.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
-import subprocess
+import ssl
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
+from trials import NAMES, label_agreement
 
-from grapevine import __version__
+from grapevine.core import wire
+from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity
-from grapevine.parties import federation, flower, warm
-from grapevine.parties import keys as credentials
+from grapevine.jobs.reading import Party
+from grapevine.parties import files, gate, job, keys, processes, rows
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.federation import Host, Member, Timeouts, in_process, load_host, load_party, make_federation
+from grapevine.parties.registry import HostLink, Registry
+from grapevine.run.simulate import Simulation
 
-START_SECONDS = 120
-STOP_SECONDS = 30
-AGREED = dict(
-    name="test", version=__version__, job="train", method="fedavg", settings={}, classes=[], features=[], scale="none", quorum=2,
-    rounds=1, per_round=10, model="mlp", reproducible=True, seed=5,
-)  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+SECONDS = 900  # for whatever is waited for: a busy machine may take its time, and a failure ends all the same
+NOT_BITS = {"seconds", "peak_memory_mb", "flops"}  # of a result and of lines of the history: clients' operations stay at them
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    mother = psutil.Process(pid)
-    return [mother, *mother.children(recursive=True)]
+def end_tree(pid: int) -> None:
+    """As when the power fails: a process and all under it end at once, and say goodbye to nobody."""
+    whole = [pid, *processes.children(pid)]
+    for each in whole:
+        os.kill(each, signal.SIGSTOP)
+    family = [psutil.Process(each) for each in {*whole, *processes.children(pid)}]
+    for each in family:
+        each.kill()
+    psutil.wait_procs(family, 60)
+
+
+def until(true: Callable[[], object], what: str, logs: Callable[[], str], seconds: float = SECONDS) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds} s for {what}\n{logs()}")
+        time.sleep(0.1)
 
 
 class Net:
-    """`with Net(folder, parties, job=…) as net: net.run()`. Every wait has an end, and nothing is left running."""
+    """`with Net(folder, parties, agreed) as net: net.run()`. A host's folder and parties' folders, as after joining."""
 
-    def __init__(self, folder: Path, parties: list, timeout: float = 120.0, **settings):
-        self.folder, self.names = folder, [party.name for party in parties]
-        self.host = folder / "host"
+    def __init__(
+        self, folder: Path, parties: Iterable[Party], agreed: Agreement, own: Party | None = None, step: float = SECONDS
+    ):
+        self.folder, self.parties, self.host = folder, {party.name: party for party in parties}, folder / "host"
+        self.names = list(self.parties)
         self.host.mkdir(parents=True)
-        credentials.make_certificates(self.host, "test", ["127.0.0.1"])
+        keys.make_certificates(self.host, "test", ["127.0.0.1"])
         identities = {name: Identity.generate() for name in self.names}
-        for party in parties:
-            own = folder / party.name
-            own.mkdir()
-            federation.save_rows(own, party)
-            federation.write_toml(own / "pinned.toml", {n: dict(identity=i.public.hex()) for n, i in identities.items()})
-            identities[party.name].save(own / "identity.pem")
-            credentials.make_node_key(own)
-        roster = {name: dict(node_key=(folder / name / "node.pub").read_text().strip()) for name in self.names}
-        federation.write_toml(self.host / "roster.toml", roster)
-        self.agree(timeout, **settings)
-        self.port, self.processes = free_port(), {}
-
-    def agree(self, timeout: float = 120.0, **settings) -> None:
-        """All parties agree on these settings: a new job, between the same nodes."""
-        table = {**AGREED, **settings, "parties": self.names, "timeouts": dict(step=timeout, online=START_SECONDS)}
-        federation.write_toml(self.host / "federation.toml", table)
-        agreed = federation.agreed(table)
         for name in self.names:
-            about = dict(name=name, agreed=agreed, hash=federation.settings_hash(agreed), seed=table["seed"])
-            federation.write_toml(self.folder / name / "party.toml", about)
-        for left in ("checkpoint", "results"):
-            shutil.rmtree(self.host / left, ignore_errors=True)
-        (self.host / "progress.jsonl").unlink(missing_ok=True)
+            home = folder / name
+            home.mkdir()
+            files.write_toml(home / "pinned.toml", {n: dict(identity=i.public.hex()) for n, i in identities.items()})
+            identities[name].save(home / "identity.pem")
+            keys.make_node_key(home)
+            shutil.copy(self.host / "ca.crt", home / "ca.crt")
+        roster = {name: dict(node_key=(folder / name / "node.pub").read_text().strip()) for name in self.names}
+        files.write_toml(self.host / "roster.toml", roster)
+        self.agree(agreed, own, step)
+        self.superlink: processes.SuperLink | None = None
+        self.nodes: dict[str, processes.SuperNode] = {}
+
+    def agree(self, agreed: Agreement, own: Party | None = None, step: float = SECONDS) -> None:
+        """All parties agree on this: a new job between the same nodes. `own` are the host's rows."""
+        for left in (self.host / "results", *(self.folder / name / "memory" for name in self.names)):
+            shutil.rmtree(left, ignore_errors=True)
+        for left in ("host/progress.jsonl", "host/failed.json", *(f"{name}/memory.json" for name in self.names)):
+            (self.folder / left).unlink(missing_ok=True)
+        agreed.check(tuple(self.names))
+        times = Timeouts(SECONDS, SECONDS, SECONDS, step)
+        Host(self.host, agreed, tuple(self.names), "127.0.0.1", 1, "127.0.0.1", times).save()
+        if own is not None:
+            rows.save_rows(self.host, own)
+        for name, party in self.parties.items():
+            about = dict(name=name, agreed=agreed.to_dict(), hash=agreed.hash, seed=agreed.seed if agreed.seed is not None else 7)
+            files.write_toml(self.folder / name / "party.toml", about)
+            rows.save_rows(self.folder / name, party)
+
+    # ------------------------------------------------------------ in this process
+
+    def members(self) -> list[Member]:
+        return [load_party(self.folder / name) for name in self.names]
+
+    def memories(self) -> dict[str, bytes]:
+        """What the parties' steps have kept that lasts, by party: all but keys, which differ from run to run."""
+        kept = {name: json.loads((self.folder / name / "memory.json").read_text())["now"] for name in self.names}
+        return {name: _kept(Memory(FileStore(self.folder / name / "memory"), manifest)) for name, manifest in kept.items()}
+
+    def strict_memories(self) -> dict[str, bytes]:
+        simulation = self.strict()[1]
+        return {name: _kept(Memory(simulation.store, simulation.manifests[name])) for name in self.names}
+
+    def strict(self, **more: object) -> tuple[Path, Simulation]:
+        """The same job in this process: its results, and the transport with all memories."""
+        other = self.folder / "strict"
+        shutil.rmtree(other, ignore_errors=True)
+        other.mkdir()
+        for name in ("federation.toml", "rows.npy", "rows.json", "seed.txt"):
+            if (self.host / name).exists():
+                shutil.copy(self.host / name, other / name)
+        simulation = in_process(self.members(), **more)
+        job.run(load_host(other), self.names, simulation)
+        return other / "results", simulation
 
     # ------------------------------------------------------------ processes
 
     def __enter__(self) -> Net:
         try:
-            self._start_superlink()
+            self.superlink = processes.SuperLink(self.host).start()
             for name in self.names:
-                self._flwr("supernode", "register", str(self.folder / name / "node.pub"), "here")
+                self.superlink.register(name, (self.folder / name / "node.pub").read_text().strip())
                 self.start_node(name)
         except BaseException:
             self.__exit__()
@@ -83,92 +131,95 @@ class Net:
         return self
 
     def __exit__(self, *error: object) -> None:
-        nodes = [name for name in self.processes if name != "superlink"]
-        self.kill(*nodes, how=signal.SIGTERM)  # first, so that they can take their leave
-        self.kill(*self.processes, how=signal.SIGTERM)
-
-    def _start(self, name: str, home: Path, *words: str, **environment: str) -> None:
-        home.mkdir(exist_ok=True)
-        with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(
-                warm.command(*words),
-                env=flower.environment(home) | environment,
-                cwd=home,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
-
-    def _start_superlink(self) -> None:
-        host, home = self.host, self.host / "flower"
-        self._start("superlink", home, "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port),
-                    "--ssl-ca-certfile", str(host / "ca.crt"), "--ssl-certfile", str(host / "server.pem"), "--ssl-keyfile",
-                    str(host / "server.key"), "--enable-supernode-auth", "--disable-runtime-dependency-installation")  # fmt: skip
-        config = f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = "{host / "ca.crt"}"\n'
-        (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n{config}')
-        self.until(self._listens, START_SECONDS, "the SuperLink to listen")
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-        except OSError:
-            return False
-        return True
+        for node in self.nodes.values():  # first, so that they can take their leave
+            node.stop()
+        if self.superlink:
+            self.superlink.stop()
 
     def start_node(self, name: str, **environment: str) -> None:
-        folder = self.folder / name
-        self._start(name, folder / "flower", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--root-certificates",
-                    str(self.host / "ca.crt"), "--auth-supernode-private-key", str(folder / "node.key"), "--host", "127.0.0.1",
-                    "--port", str(free_port()), "--node-config", f"party-folder={json.dumps(str(folder))}",
-                    **environment)  # fmt: skip
+        if name in self.nodes:
+            self.nodes[name].stop()
+        self.nodes[name] = processes.SuperNode(self.folder / name, f"127.0.0.1:{self.superlink.port}", **environment).start()
 
-    def kill(self, *names: str, how: int = signal.SIGKILL) -> None:
-        """Processes and all under them. Told to end, they must do so by themselves."""
-        processes = [self.processes.pop(name) for name in names]
-        family = [one for process in processes if process.poll() is None for one in _family(process.pid)]
-        for process in processes:
-            process.send_signal(how)
-        left = psutil.wait_procs(family, STOP_SECONDS)[1]
-        for one in left:
-            one.kill()
-        for process in processes:
-            process.wait(STOP_SECONDS)
-        assert not left, f"{names} left processes behind: {left}"
-
-    def _flwr(self, *words: str) -> dict:
-        home = self.host / "flower"
-        done = subprocess.run(["flwr", *words, "--format", "json"], env=flower.environment(home), capture_output=True, text=True,
-                              timeout=START_SECONDS, cwd=home)  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    def until(self, true, seconds: float, what: str) -> None:
-        until = time.monotonic() + seconds
-        while not true():
-            if time.monotonic() > until:
-                raise AssertionError(f"waited {seconds} s for {what}\n{self.logs()}")
-            time.sleep(0.1)
+    def crash(self, name: str) -> None:
+        end_tree(self.nodes[name].pid)
 
     # ------------------------------------------------------------ the job
 
-    def start_job(self, app: Path | None = None) -> None:
-        app = app or flower.write_app(self.host / "flower" / "app")
-        self._flwr("run", str(app), "here", "--run-config", f"federation-folder={json.dumps(str(self.host))}")
+    def start_job(self) -> None:
+        self.superlink.run()
 
-    def run(self, seconds: float = 280.0) -> dict:
+    def run(self) -> dict:
         """The job's result, or the sentence it failed with."""
         self.start_job()
-        return self.result(seconds)
+        return self.result()
 
-    def result(self, seconds: float = 280.0) -> dict:
-        results = [self.host / "results" / "result.json", self.host / "results" / "failed.json"]
-        self.until(lambda: any(path.exists() for path in results), seconds, "the job")
-        return json.loads(next(path for path in results if path.exists()).read_text())
+    def result(self) -> dict:
+        ends = [self.host / "results" / "result.json", self.host / "failed.json"]
+        self.until(lambda: any(path.exists() for path in ends), "the job to end")
+        return json.loads(next(path for path in ends if path.exists()).read_text())
+
+    def until(self, true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+        until(true, what, self.logs, seconds)
 
     def progress(self) -> list[dict]:
-        path = self.host / "progress.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return files.whole_lines(self.host / "progress.jsonl")
+
+    def exchanges(self) -> list[dict]:
+        return [line for line in self.progress() if "answered" in line]
 
     def logs(self) -> str:
-        paths = [*self.folder.glob("*.log"), *self.folder.glob("*/log.txt")]
-        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
+        paths = [*self.folder.glob("*/log/*.txt"), *self.folder.glob("*/log.txt")]
+        return "\n".join(f"== {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
+
+
+def _kept(memory: Memory) -> bytes:
+    return wire.encode({name: memory[name] for name in sorted(set(memory) & {"result", "decided", "moments"})})
+
+
+def bits(results: Path) -> dict:
+    """All of a run's results that must repeat: numbers, lines of the history and of the messages, the model's file."""
+    made: dict = {"result": {k: v for k, v in json.loads((results / "result.json").read_text()).items() if k not in NOT_BITS}}
+    for name in ("history", "messages"):
+        lines = files.whole_lines(results / f"{name}.jsonl")
+        made[name] = [{key: value for key, value in line.items() if key not in NOT_BITS} for line in lines]
+    model = results / "model.safetensors"
+    made["model"] = model.read_bytes() if model.exists() else None
+    return made
+
+
+class Desk:
+    """A registry behind a gate on loopback."""
+
+    def __init__(self, folder: Path, superlink: int | None = None):
+        port = processes.free_port()
+        make_federation(Host(folder, label_agreement(), NAMES, "127.0.0.1", port, "127.0.0.1"))
+        keys.make_certificates(folder, "trial", ["127.0.0.1"])
+        self.folder, self.port, self.said = folder, port, []
+        self.registry = Registry(folder)
+        self.gate = gate.Gate(("127.0.0.1", port), self.registry, superlink, self.said.append).start()
+
+    def link(self, name: str, token: keys.Token | None = None) -> HostLink:
+        return HostLink(token or self.registry.invite(name)).check_ca()
+
+    def enrol(self, name: str, folder: Path, link: HostLink | None = None) -> HostLink:
+        folder.mkdir(exist_ok=True)
+        link = link or self.link(name)
+        if not (folder / "identity.pem").exists():
+            Identity.generate().save(folder / "identity.pem")
+        identity = Identity.load(folder / "identity.pem").public.hex()
+        link.call("enrol", node_key=keys.make_node_key(folder), identity=identity)
+        return link
+
+    def raw(self, data: bytes, seconds: float = 60) -> bytes:
+        """Bytes to the gate over TLS, and all that comes back."""
+        context = ssl.create_default_context(cadata=self.gate.ca.decode())
+        with (
+            socket.create_connection(("127.0.0.1", self.port), seconds) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as sock,
+        ):
+            sock.sendall(data)
+            out = b""
+            while piece := sock.recv(65536):
+                out += piece
+            return out

@@ -1,49 +1,38 @@
-"""The runtime on Flower: without processes on a grid in memory, and with three real SuperNodes under TLS."""
+"""The runtime on Flower without processes, on a grid in memory: bits, bad replies, parties' memory, what is imported."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import re
-import signal
-import subprocess
-import sys
-import sysconfig
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from net import Net
+from net import Net, bits
+from trials import LABEL, STEPS, digits, digits_agreement
 
 from grapevine import methods
-from grapevine.cli.demo import digits_parties
-from grapevine.core import Server, step, wire
+from grapevine.core import step, wire
 from grapevine.core.errors import Mistake
-from grapevine.core.store import FileStore, Memory
-from grapevine.jobs.reading import Party
-from grapevine.parties import federation, flower, hosted, virtual, warm
-from grapevine.run.simulate import Simulation
+from grapevine.parties import flower, job, warm
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.federation import in_process, load_host, load_party
+from grapevine.parties.processes import environment, write_app
 
 # ruff: isort: split
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict  # after grapevine.flower, which quiets its warnings
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict  # after grapevine's, which quiets its warnings
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-CLASSES = [str(i) for i in range(10)]
-FEATURES = [f"x{i}" for i in range(64)]
-TRAIN = dict(job="train", method="fedavg", settings=dict(epochs=1), rounds=2, classes=CLASSES, features=FEATURES)
-LABEL = dict(job="label", method="xclp", settings=dict(secure="psm", bits=256), features=FEATURES)
+LABEL_JOB = digits_agreement(job="label", method="", settings=dict(LABEL, bits=256))
 
 
 @pytest.fixture
-def parties() -> list[Party]:
-    few = digits_parties(3)
-    return [Party(p.name, p.x[:80], p.labels[:80], p.ids[:80]) for p in few]
+def net(tmp_path) -> Net:
+    return Net(tmp_path, [digits(f"party-0{i + 1}", 80 * i, 80) for i in range(3)], digits_agreement())
 
 
 # ---------------------------------------------------------------- a grid in memory
@@ -94,98 +83,62 @@ class MemoryGrid(Grid):
         return found
 
 
-def transport(grid: MemoryGrid, said: list[str] | None = None, **more) -> flower.GridTransport:
-    hash = federation.load_host(grid.net.host).hash
-    say = (lambda sentence: None) if said is None else said.append
-    return flower.GridTransport(grid, grid.ids, hash, say=say, **more)
+def transport(grid: MemoryGrid, told: list[dict] | None = None, **more) -> flower.GridTransport:
+    told = [] if told is None else told
+    return flower.GridTransport(grid, grid.ids, load_host(grid.net.host).agreed.hash, told.append, **more)
 
 
-def host(net: Net, carrier) -> tuple[Server, federation.HostSetup]:
-    setup = federation.load_host(net.host)
-    return Server(setup.method, net.names, carrier, setup.models, setup.classes, setup.seed, None, setup.rounds), setup
+def said(told: list[dict]) -> list[str]:
+    return [line["sentence"] for line in told if "sentence" in line]
 
 
-def strict(net: Net, method=None) -> tuple[Simulation, dict]:
-    """The same job in one process, in `strict` mode: all memory, and the server's state at the end."""
-    setups = [federation.load_party(net.folder / name) for name in net.names]
-    first = setups[0]
-    simulation = Simulation(first.method, {s.name: s.data for s in setups}, first.models, first.seed, "strict")
-    server, setup = host(net, simulation)
-    state = setup.method.setup(server)
-    for server.now in range(setup.rounds):
-        state = setup.method.round(server, state)
-    return simulation, state
+def test_training_gives_the_bits_of_strict(net):
+    job.run(load_host(net.host), net.names, transport(MemoryGrid(net)))
+    assert bits(net.host / "results") == bits(net.strict()[0])
 
 
-def memory(net: Net, name: str) -> Memory:
-    kept = json.loads((net.folder / name / "memory.json").read_text())
-    return Memory(FileStore(net.folder / name / "memory"), kept["now"])
+def test_labelling_gives_the_bits_of_strict_in_five_exchanges(net):
+    net.agree(LABEL_JOB)
+    told: list[dict] = []
+    job.run(load_host(net.host), net.names, transport(MemoryGrid(net), told))
+    assert net.memories() == net.strict_memories()
+    assert [line["step"] for line in told if "answered" in line] == STEPS
+    assert all(line["answered"] == net.names and line["missing"] == [] for line in told if "answered" in line)
 
 
-def same_model(net: Net) -> bool:
-    """Whether the host's last checkpoint holds the bits that `strict` gives."""
-    manifest = json.loads((net.host / "checkpoint" / "manifest.json").read_text())
-    return FileStore(net.host / "checkpoint" / "objects").get(manifest["state"]) == wire.encode(strict(net)[1])
-
-
-def same_labels(net: Net) -> bool:
-    """Whether every party's labels and confidences are the bits that `strict` gives."""
-    simulation, _ = strict(net)
-    alike = []
-    for name in net.names:
-        expected = Memory(simulation.store, simulation.manifests[name])["result"]
-        alike.append(wire.encode(memory(net, name)["result"]) == wire.encode(expected))
-    return all(alike)
-
-
-def test_training_gives_the_bits_of_strict(tmp_path, parties):
-    net = Net(tmp_path, parties, **TRAIN)
-    server, setup = host(net, transport(MemoryGrid(net)))
-    hosted.run(server, setup, net.host)
-    assert same_model(net)
-
-
-def test_labelling_gives_the_bits_of_strict_in_five_exchanges(tmp_path, parties):
-    net = Net(tmp_path, parties, **LABEL)
-    carrier = transport(MemoryGrid(net))
-    server, setup = host(net, carrier)
-    hosted.run(server, setup, net.host)
-    assert same_labels(net)
-    assert len(carrier.seconds) == 5
-
-
-def test_a_reply_that_was_broken_off_keeps_nobody_waiting(tmp_path, parties):
+def test_a_reply_that_was_broken_off_keeps_nobody_waiting(net):
     """Flower waits for minutes for the rest of a reply whose sender crashed in the middle of sending it."""
-    released = threading.Event()
+    released, told = threading.Event(), []
 
     class Broken(MemoryGrid):
         def pull_messages(self, message_ids):
             found = super().pull_messages(message_ids)
             if any(m.metadata.src_node_id == self.ids["party-02"] for m in found):
-                released.wait(60)
+                released.wait(600)
             return found
 
-    net, said = Net(tmp_path, parties, **TRAIN), []
-    began = time.monotonic()
-    requests = {name: train_request(net) for name in net.names}
-    replies = transport(Broken(net), said, timeout=8.0).exchange("train", requests, 0)
+    replies = transport(Broken(net), told, timeout=20.0).exchange("train", asked(net), 0)
     released.set()
-    assert sorted(replies) == ["party-01", "party-03"] and time.monotonic() - began < 30
-    assert any("party-02 did not answer step train within 8 s" in sentence for sentence in said)
+    assert sorted(replies) == ["party-01", "party-03"]
+    assert any("party-02 did not answer step train within 20 s" in sentence for sentence in said(told))
 
 
-def test_a_party_writes_down_what_leaves_it(tmp_path, parties):
-    net = Net(tmp_path, parties, **TRAIN)
+def test_a_party_writes_down_what_leaves_it(net):
     replies = transport(MemoryGrid(net)).exchange("train", {"party-01": train_request(net)}, 0)
-    lines = [json.loads(line) for line in (tmp_path / "party-01" / "disclosure.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (net.folder / "party-01" / "disclosure.jsonl").read_text().splitlines()]
     assert [line["field"] for line in lines] == ["weights", "n"]
     assert lines[0]["hash"] == wire.digest(wire.encode({"weights": replies["party-01"]["weights"]}))
-    assert not (tmp_path / "party-02" / "disclosure.jsonl").exists()
+    assert all(line["reveals"] for line in lines)
+    assert not (net.folder / "party-02" / "disclosure.jsonl").exists()
 
 
 def train_request(net: Net, round: int = 0) -> dict:
-    server, _ = host(net, None)
-    return dict(weights=server.model().state(), round=round)
+    host = load_host(net.host)
+    return dict(weights=job.make_server(host, net.names, in_process(net.members())).model().state(), round=round)
+
+
+def asked(net: Net, round: int = 0) -> dict[str, dict]:
+    return {name: train_request(net, round) for name in net.names}
 
 
 # ---------------------------------------------------------------- what goes wrong
@@ -229,33 +182,26 @@ def as_request(reply: Message) -> Message:
 
 
 @pytest.mark.parametrize("kind", TROUBLES)
-def test_a_bad_reply_is_an_absent_key_and_a_sentence(tmp_path, parties, kind):
+def test_a_bad_reply_is_an_absent_key_and_a_sentence(net, kind):
     make, sentence = TROUBLES[kind]
-    net, said = Net(tmp_path, parties, **TRAIN), []
-    grid = MemoryGrid(net, trouble=lambda name, reply: make(reply) if name == "party-02" else [reply])
-    carrier = transport(grid, said, timeout=1.5, limit_bytes=500_000)
-    began = time.monotonic()
-    replies = carrier.exchange("train", {name: train_request(net) for name in net.names}, 0)
-    assert list(replies) == ["party-01", "party-03"]
-    assert any(sentence in line and "party-02" in line for line in said)
-    assert not any("secret" in line or "\x1b" in line for line in said)
-    assert time.monotonic() - began < 5
+    grid, told = MemoryGrid(net, trouble=lambda name, reply: make(reply) if name == "party-02" else [reply]), []
+    replies = transport(grid, told, timeout=20.0, limit_bytes=500_000).exchange("train", asked(net), 0)
+    assert list(replies) == ["party-01", "party-03"] and told[-1]["missing"] == ["party-02"]
+    assert any(sentence in line and "party-02" in line for line in said(told))
+    assert not any("secret" in line or "\x1b" in line for line in said(told))
 
 
-def test_the_second_of_two_replies_is_ignored(tmp_path, parties):
-    net, said = Net(tmp_path, parties, **TRAIN), []
-
+def test_the_second_of_two_replies_is_ignored(net):
     def twice(name, reply):
         other = Message(flower.pack(dict(step="train", round=0, reply=dict(n=-1))), reply_to=as_request(reply))
         return [reply, other]
 
-    carrier = transport(MemoryGrid(net, trouble=twice), said)
-    replies = carrier.exchange("train", {name: train_request(net) for name in net.names}, 0)
+    replies = transport(MemoryGrid(net, trouble=twice)).exchange("train", asked(net), 0)
     assert all(reply["n"] > 0 for reply in replies.values()) and len(replies) == 3
 
 
-def test_a_reply_that_comes_later_is_not_taken_for_the_next_step(tmp_path, parties):
-    net, held = Net(tmp_path, parties, **TRAIN), []
+def test_a_reply_that_comes_later_is_not_taken_for_the_next_step(net):
+    held: list[Message] = []
 
     def late(name, reply):
         if name == "party-02" and not held:
@@ -263,45 +209,34 @@ def test_a_reply_that_comes_later_is_not_taken_for_the_next_step(tmp_path, parti
             return []
         return [*held, reply] if name == "party-03" and reply.metadata.group_id == "1" else [reply]
 
-    carrier = transport(MemoryGrid(net, trouble=late), timeout=1.0)
-    requests = {name: train_request(net) for name in net.names}
-    assert list(carrier.exchange("train", requests, 0)) == ["party-01", "party-03"]
-    replies = carrier.exchange("train", {name: train_request(net, 1) for name in net.names}, 1)
-    fresh = strict_reply(net, "party-02", 1)
-    assert wire.encode(replies["party-02"]) == wire.encode(fresh)
+    carrier = transport(MemoryGrid(net, trouble=late), timeout=20.0)
+    assert list(carrier.exchange("train", asked(net), 0)) == ["party-01", "party-03"]
+    replies = carrier.exchange("train", asked(net, 1), 1)
+    fresh = in_process([load_party(net.folder / "party-02")]).exchange("train", {"party-02": train_request(net, 1)}, 1)
+    assert wire.encode(replies["party-02"]) == wire.encode(fresh["party-02"])
 
 
-def strict_reply(net: Net, name: str, round: int) -> dict:
-    setup = federation.load_party(net.folder / name)
-    simulation = Simulation(setup.method, {name: setup.data}, setup.models, setup.seed, "strict")
-    return simulation.exchange("train", {name: train_request(net, round)}, round)[name]
-
-
-def test_nobody_waits_for_a_party_that_is_offline(tmp_path, parties):
-    net, said = Net(tmp_path, parties, **TRAIN), []
-    grid = MemoryGrid(net)
+def test_nobody_waits_for_a_party_that_is_offline(net):
+    grid, told = MemoryGrid(net), []
     grid.online.discard(grid.ids["party-03"])
-    began = time.monotonic()
-    replies = transport(grid, said, timeout=60).exchange("train", {name: train_request(net) for name in net.names}, 0)
-    assert list(replies) == ["party-01", "party-02"] and time.monotonic() - began < 10
-    assert "party-03 is not online" in said[0]
+    replies = transport(grid, told, timeout=3600).exchange("train", asked(net), 0)  # longer than a test may take
+    assert list(replies) == ["party-01", "party-02"]
+    assert "party-03 is not online" in said(told)[0]
 
 
-def test_an_error_at_a_party_reaches_the_server_as_its_kind_alone(tmp_path, parties):
-    net, said, sent = Net(tmp_path, parties, **TRAIN), [], []
+def test_an_error_at_a_party_reaches_the_server_as_its_kind_alone(net):
+    sent, told = [], []
     grid = MemoryGrid(net, trouble=lambda name, reply: sent.append(reply) or [reply])
-    assert transport(grid, said).exchange("train", {"party-01": dict(weights={"w": 1.0}, round=0)}, 0) == {}
+    assert transport(grid, told).exchange("train", {"party-01": dict(weights={"w": 1.0}, round=0)}, 0) == {}
     answer = flower.unpack(sent[0].content, 10**6)
     assert set(answer) == {"step", "round", "error"} and answer["error"].isidentifier()
-    assert said[0] == f"party-01 could not do step train ({answer['error']}): its own log says why."
-    log = (tmp_path / "party-01" / "log.txt").read_text()
+    assert said(told) == [f"party-01 could not do step train ({answer['error']}): its own log says why."]
+    log = (net.folder / "party-01" / "log.txt").read_text()
     assert "Traceback" in log and "weights do not fit" in log
 
 
-def test_a_party_refuses_other_settings_unknown_steps_and_unknown_fields(tmp_path, parties):
-    net, said = Net(tmp_path, parties, **TRAIN), []
-    carrier = transport(MemoryGrid(net), said)
-    log = tmp_path / "party-01" / "log.txt"
+def test_a_party_refuses_other_settings_unknown_steps_and_unknown_fields(net):
+    carrier, log = transport(MemoryGrid(net)), net.folder / "party-01" / "log.txt"
     assert carrier.exchange("round", {"party-01": {}}, 0) == {}
     assert "is not a step of fedavg" in log.read_text()
     assert carrier.exchange("train", {"party-01": dict(train_request(net), lr=9.0)}, 0) == {}
@@ -309,7 +244,7 @@ def test_a_party_refuses_other_settings_unknown_steps_and_unknown_fields(tmp_pat
     carrier.hash = "0" * 64
     assert carrier.exchange("train", {"party-01": train_request(net)}, 0) == {}
     assert "other settings than party-01 agreed to" in log.read_text()
-    assert not (tmp_path / "party-01" / "disclosure.jsonl").exists()
+    assert not (net.folder / "party-01" / "disclosure.jsonl").exists()
 
 
 # ---------------------------------------------------------------- memory
@@ -338,9 +273,8 @@ class Counting(methods.FedAvg):
 
 
 @pytest.fixture
-def counting(tmp_path, parties, monkeypatch):
-    net = Net(tmp_path, parties, **TRAIN)
-    monkeypatch.setattr(federation, "agreed_method", lambda table: Counting())
+def counting(net, monkeypatch):
+    monkeypatch.setattr(Agreement, "made", Counting())
 
     def ask(name: str, round: int, run: int = 1) -> int | None:
         return transport(MemoryGrid(net, run)).exchange(name, {"party-01": {}}, round).get("party-01", {}).get("count")
@@ -370,9 +304,8 @@ def test_keys_never_go_back(counting):
     assert counting("count", 1, run=2) == 2
 
 
-def test_nodes_are_known_by_their_keys_and_too_few_is_a_sentence(tmp_path, parties):
-    net = Net(tmp_path, parties, **TRAIN)
-    keys = federation.load_host(net.host).keys
+def test_nodes_are_known_by_their_keys_and_too_few_is_a_sentence(net):
+    keys = load_host(net.host).keys
     pem = {name: load_ssh_public_key(key.encode()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
            for name, key in keys.items()}  # fmt: skip
     grid = MemoryGrid(net)
@@ -386,19 +319,19 @@ def test_nodes_are_known_by_their_keys_and_too_few_is_a_sentence(tmp_path, parti
 
 
 def test_flower_processes_phone_nobody_and_install_nothing(tmp_path):
-    made = flower.environment(tmp_path / "home")
+    made = environment(tmp_path / "home")
     assert made["FLWR_TELEMETRY_ENABLED"] == "0" and made["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert made["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and made["RAY_USAGE_STATS_ENABLED"] == "0"
     assert made["FLWR_HOME"] == str(tmp_path / "home")
 
 
 def test_one_file_alone_imports_flower():
-    files = Path(flower.__file__).parent.rglob("*.py")
+    files = Path(flower.__file__).parent.parent.rglob("*.py")
     assert [f.name for f in files if re.search(r"^\s*(from|import) flwr", f.read_text(), re.MULTILINE)] == ["flower.py"]
 
 
 def test_the_bundle_holds_no_code(tmp_path):
-    folder = flower.write_app(tmp_path / "app")
+    folder = write_app(tmp_path / "app")
     assert [path.name for path in folder.iterdir()] == ["pyproject.toml"]
 
 
@@ -413,205 +346,3 @@ def test_code_from_the_bundle_is_not_imported(tmp_path, monkeypatch):
         with pytest.raises(ImportError, match="the host sent code"):
             guard.find_spec(name)
     assert guard.find_spec("json") is None and guard.find_spec("no_such_module") is None
-
-
-# ---------------------------------------------------------------- real SuperNodes
-
-
-@pytest.fixture(scope="module")
-def net(tmp_path_factory):
-    few = [Party(p.name, p.x[:80], p.labels[:80], p.ids[:80]) for p in digits_parties(3)]
-    with Net(tmp_path_factory.mktemp("net"), few, **LABEL) as net:
-        yield net
-
-
-@pytest.mark.timeout(600)
-def test_three_nodes_label_and_train_with_the_bits_of_strict(net):
-    result = net.run()
-    assert result.get("labelled") == net.names, net.logs()
-    assert same_labels(net)
-    exchanges = [line for line in net.progress() if "seconds" in line]
-    assert [line["step"] for line in exchanges] == ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
-    net.agree(**TRAIN)
-    result = net.run()
-    assert result.get("rounds") == 2, net.logs()
-    assert same_model(net)
-    print([(line["step"], line["seconds"]) for line in net.progress() if "seconds" in line])
-
-
-@pytest.mark.parties
-@pytest.mark.timeout(900)
-def test_a_killed_node_is_lost_and_comes_back(net):
-    net.agree(**dict(TRAIN, rounds=3), timeout=100)
-    net.start_job()
-    net.until(lambda: any("answered" in line for line in net.progress()), 200, "the first exchange")
-    net.kill("party-02")
-    net.until(lambda: any("party-02" in line.get("missing", []) for line in net.progress()), 200, "the loss to be noticed")
-    net.start_node("party-02")
-    result = net.result()
-    assert result.get("rounds") == 3, net.logs()
-    lost = next(line for line in net.progress() if line.get("missing"))
-    assert lost["missing"] == ["party-02"] and lost["seconds"] < 110
-
-
-MISCHIEF = """
-import os, time
-from pathlib import Path
-from grapevine.parties import flower
-
-honest = flower.pack
-
-def pack(value):
-    what = Path(os.environ["MISCHIEF"]).read_text()
-    if what == "garbage":
-        return flower.RecordDict({"x": flower.ConfigRecord({"y": 1})})
-    if what == "late":
-        time.sleep(60)
-    if what == "exit":
-        os._exit(3)
-    return honest(value)
-
-flower.pack = pack
-"""
-
-
-@pytest.mark.parties
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("what, seconds", [("garbage", 30), ("late", 50), ("exit", 50)])
-def test_a_party_that_sends_garbage_or_nothing_in_time_does_not_stop_the_others(net, tmp_path, what, seconds):
-    """A party owns its machine: here its own Python has been changed. No exchange takes longer than the timeout, here 40 s."""
-    (tmp_path / "sitecustomize.py").write_text(MISCHIEF)
-    mode = tmp_path / "mode"
-    mode.write_text(what)
-    net.kill("party-03", how=signal.SIGTERM)
-    net.agree(timeout=40, **LABEL)
-    net.start_node("party-03", PYTHONPATH=str(tmp_path), MISCHIEF=str(mode))
-    result = net.run()
-    assert result.get("labelled") == ["party-01", "party-02"] and result["lost"] == ["party-03"], net.logs()
-    assert max(line["seconds"] for line in net.progress() if "seconds" in line) < seconds
-    net.kill("party-03", how=signal.SIGTERM)
-    net.start_node("party-03")
-
-
-@pytest.mark.parties
-@pytest.mark.timeout(900)
-def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path):
-    net.agree(**TRAIN)
-    app, ran = flower.write_app(tmp_path / "app"), tmp_path / "ran"
-    about = (app / "pyproject.toml").read_text()
-    (app / "pyproject.toml").write_text(about.replace("grapevine.parties.flower:client_app", "planted:client_app"))
-    planted = f"open({str(ran)!r}, 'w').close()\nfrom grapevine import flower\nclient_app = flower.client_app\n"
-    (app / "planted.py").write_text(planted)
-    net.start_job(app)
-    assert "0 of 3 parties still answer" in net.result()["sentence"]
-    assert not ran.exists()
-
-
-# ---------------------------------------------------------------- Flower's Ray simulation
-
-FLAGS = dict(
-    data="digits", data_dir=None, party=None, label=None, clients=4, partition="iid", split_file=None, labels="clients:180",
-    flip=0.0, irrelevant=None, validation=0.1, model="mlp", norm=None, rounds=2, per_round=3, workers=2, device="cpu",
-    mode="fast", evaluate_every=0, patience=0, latent=1,
-)  # fmt: skip
-SIMULATE = """
-import json, sys
-from grapevine.parties import virtual
-if __name__ == "__main__":
-    job = json.loads(sys.argv[1])
-    virtual.run(job, 4, lambda done, rounds, line: print(done, rounds, flush=True))
-"""
-
-
-def test_the_simulation_needs_ray_and_says_so(tmp_path):
-    if importlib.util.find_spec("ray"):
-        pytest.skip("Ray is installed here")
-    with pytest.raises(Mistake, match=r"--runtime flower-sim needs Ray: pip install 'flwr\[simulation\]==1.41.0'"):
-        virtual.run(virtual.job("fedavg", {}, FLAGS, 5, tmp_path / "out", False), 4, print)
-
-
-class Direct:
-    """A carrier that calls the worker's function in this process, through the codec."""
-
-    def __init__(self, home):
-        self.home = home
-
-    def exchange(self, step, requests, round):
-        asked = {id: wire.decode(wire.encode(dict(step=step, round=round, payload=r))) for id, r in requests.items()}
-        return {id: wire.decode(wire.encode(virtual.work(self.home, request))) for id, request in asked.items()}
-
-
-def simulate_here(tmp_path, name: str, settings: dict | None = None) -> tuple[dict, bytes]:
-    """Driver and worker in one process."""
-    home, out = tmp_path / "home", tmp_path / "out"
-    home.mkdir()
-    (home / "job.json").write_text(json.dumps(virtual.job(name, settings or {}, FLAGS, 5, str(out), False)))
-    virtual.drive(home, lambda count: Direct(home))
-    return json.loads((home / "ended.json").read_text()), out
-
-
-def run_local(tmp_path, name: str):
-    made = virtual.experiment(virtual.job(name, {}, FLAGS, 5, str(tmp_path / "local"), False))
-    made.run()
-    return tmp_path / "local"
-
-
-def same_files(a, b) -> bool:
-    return all(
-        (a / name).read_bytes() == (b / name).read_bytes() for name in ("history.jsonl", "messages.jsonl", "model.safetensors")
-    )
-
-
-@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
-def test_driver_and_workers_give_the_bits_of_a_local_run(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    ended, out = simulate_here(tmp_path, name)
-    assert ended == dict(kind="", sentence="")
-    local = run_local(tmp_path, name)
-    assert same_files(out, local)
-    flops = [json.loads((folder / "result.json").read_text())["flops"] for folder in (out, local)]
-    assert flops[0] == flops[1] > 0
-
-
-def test_an_error_in_a_worker_stops_the_run_with_its_sentence(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    broken = tmp_path / "broken.py"
-    broken.write_text(
-        "from dataclasses import dataclass\nfrom grapevine.core import step\nfrom grapevine.methods import FedAvg\n\n"
-        "@dataclass(frozen=True)\nclass Broken(FedAvg):\n    name = 'broken'\n\n"
-        "    @step\n    def train(self, client, weights, round):\n        raise ValueError('no')\n"
-    )
-    ended, out = simulate_here(tmp_path, f"{broken}:Broken", {})
-    assert ended["kind"] == "StepError" and ended["sentence"].startswith("client ") and "step train, round 0" in ended["sentence"]
-    assert not (out / "result.json").exists()
-
-
-@pytest.fixture(scope="session")
-def ray_python(tmp_path_factory) -> str:
-    """A Python with Ray, on top of this one."""
-    if importlib.util.find_spec("ray"):
-        return sys.executable
-    (needs,) = {r for r in importlib.metadata.requires("flwr") if r.startswith("ray") and "3.11" in r}
-    folder = tmp_path_factory.mktemp("ray") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=300)
-    own = next((folder / "lib").iterdir()) / "site-packages"
-    (own / "here.pth").write_text(f"{sysconfig.get_path('purelib')}\n{Path(flower.__file__).parent.parent}\n")
-    for words in ([needs.split(";")[0].strip()], ["--no-deps", "--force-reinstall", "flwr==1.41.0"]):
-        done = subprocess.run([str(folder / "bin" / "pip"), "install", "--quiet", *words], capture_output=True, timeout=900)
-        if done.returncode:
-            pytest.skip("Ray cannot be installed here")
-    return str(folder / "bin" / "python")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_ray_gives_the_bits_of_a_local_run(tmp_path, monkeypatch, ray_python):
-    monkeypatch.chdir(tmp_path)
-    job = virtual.job("scaffold", {}, FLAGS, 5, str(tmp_path / "out"), False)
-    (tmp_path / "simulate.py").write_text(SIMULATE)
-    done = subprocess.run(
-        [ray_python, str(tmp_path / "simulate.py"), json.dumps(job)], capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[-2] == "2 2"
-    assert same_files(tmp_path / "out", run_local(tmp_path, "scaffold"))

@@ -1,7 +1,8 @@
 """Real processes on loopback: `grapevine host` and `grapevine join` as people start them, with TLS and node keys, and faults.
 
-A label run and a training run are part of `make test`; the fault matrix is `make test-parties`. Every wait has an end, and after
-each test no process is left and the port is free.
+A label run, a training run and a clean run are part of `make test`; the fault matrix is `make test-parties`. Waits are for
+conditions and have generous ends. Every process runs under a watcher that ends with the test process, and after each test no
+process is left and the port is free.
 """
 
 from __future__ import annotations
@@ -9,39 +10,29 @@ from __future__ import annotations
 import csv
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from net import Net, bits, end_tree, until
+from trials import NAMES as ALL
+from trials import STEPS, digits, write_table
 
-from grapevine.core import Server
+import grapevine as gv
 from grapevine.crypto.agreement import Identity
-from grapevine.data import load
-from grapevine.data.tables import write_csv
-from grapevine.jobs.reading import Party
-from grapevine.parties import federation, processes
-from grapevine.run.simulate import Simulation
+from grapevine.parties import files, keys, processes
+from grapevine.parties.federation import load_host
 
-NAMES = ["east", "north", "south"]
+NAMES = list(ALL)
 RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
-SECONDS = 400  # for a whole job on a busy machine
-STEP_SECONDS = 60  # what the host is told to wait for an answer
-pytestmark = pytest.mark.timeout(1800)
-XCLP = ["keys", "meet", "share", "xclp.spread.contribute", "receive"]
-
-
-def digits_party(name: str, at: int, rows: int = 100) -> Party:
-    digits = load("digits")
-    own = np.arange(at * rows, (at + 1) * rows)
-    names = [digits.classes[c] for c in digits.y[own].tolist()]
-    labels = [label if i % 3 == 0 else None for i, label in enumerate(names)]
-    return Party(name, digits.x[own].flatten(1).numpy().astype(np.float64), labels, [f"row{r}" for r in own], names)
+SECONDS = 1500  # for a whole job on a busy machine
+STEP_SECONDS = 600  # what the host is told to wait for an answer, where nobody is late on purpose
+SHORT_SECONDS = 120  # where somebody is
+pytestmark = pytest.mark.timeout(3600)
 
 
 class Machines:
@@ -49,24 +40,22 @@ class Machines:
 
     def __init__(self, folder: Path, *words: str, names: list[str] = NAMES):
         self.folder, self.names, self.port = folder, names, processes.free_port()
-        self.parties = {name: digits_party(name, i) for i, name in enumerate(names)}
-        self.columns = [f"p{j}" for j in range(self.parties[names[0]].x.shape[1])]
+        self.parties = {name: digits(name, 100 * i, 100) for i, name in enumerate(names)}
         self.started: dict[str, subprocess.Popen] = {}
         self.family: dict[int, psutil.Process] = {}
         for name, party in self.parties.items():
-            table = dict(id=party.ids, digit=party.labels, **{c: party.x[:, j] for j, c in enumerate(self.columns)})
-            write_csv(folder / f"{name}.csv", table)
+            write_table(folder / f"{name}.csv", party, label="digit")
         self.host = folder / "host"
         made = self.grapevine(
             "host", str(self.host), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1", "--port",
-            str(self.port), "--schema", str(folder / f"{names[0]}.csv"), "--label", "digit", "--wait", "150", *words,
-            *(word for name in names for word in ("--invite", name)),
+            str(self.port), "--schema", str(folder / f"{names[0]}.csv"), "--label", "digit", "--id", "id", "--wait",
+            str(SECONDS), *words, *(word for name in names for word in ("--invite", name)),
         )  # fmt: skip
         tokens = [line.split()[2] for line in made.splitlines() if line.startswith("grapevine join ")]
         self.tokens = dict(zip(names, tokens))
 
     def grapevine(self, *words: str) -> str:
-        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -79,39 +68,32 @@ class Machines:
         """Stop all, and make sure that nothing is left. An error of the test itself is shown rather than one from here."""
         self._count()
         for process in self.started.values():
-            if process.poll() is None:
-                process.terminate()
-        _, left = psutil.wait_procs(list(self.family.values()), timeout=40)
-        for process in left:
-            process.kill()
+            process.stdin.close()  # tells its watcher
+        _, left = psutil.wait_procs(list(self.family.values()), timeout=120)
+        for each in left:
+            each.kill()
         for process in self.started.values():
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         if error[0] is None:
-            assert not left, f"left behind: {[process.info for process in left]}"
+            assert not left, f"left behind: {left}"
             assert processes.port_is_free("127.0.0.1", self.port)
 
     def _count(self) -> None:
-        """Remember every process that belongs to this federation."""
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            if any(str(self.folder) in word for word in process.info["cmdline"] or ()):
-                self.family.setdefault(process.pid, process)
+        """Remember every process of this federation."""
         for started in self.started.values():
-            if started.poll() is None:
-                for pid in processes.children(started.pid):
-                    if pid not in self.family and psutil.pid_exists(pid):
-                        self.family[pid] = psutil.Process(pid)
+            for pid in [started.pid, *processes.children(started.pid)] if started.poll() is None else []:
+                if pid not in self.family and psutil.pid_exists(pid):
+                    self.family[pid] = psutil.Process(pid)
 
     def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> None:
-        with open(self.folder / f"{name}.txt", "a") as log:
-            self.started[name] = subprocess.Popen([*RUN, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                                                  env={**os.environ, **(env or {})})  # fmt: skip
+        self.started[name] = processes.start([*RUN, *words], {**os.environ, **(env or {})}, self.folder / f"{name}.txt")
 
     def start_host(self) -> None:
         self.start("host", "host", str(self.host))
 
     def join(self, name: str, *more: str, env: dict[str, str] | None = None) -> None:
-        self.start(name, "join", self.tokens[name], "--data", str(self.folder / f"{name}.csv"), "--label", "digit", "--home",
-                   str(self.folder / name), "--yes", *more, env=env)  # fmt: skip
+        self.start(name, "join", self.tokens[name], "--data", str(self.folder / f"{name}.csv"), "--label", "digit", "--id", "id",
+                   "--home", str(self.folder / name), "--yes", *more, env=env)  # fmt: skip
 
     def rejoin(self, name: str) -> None:
         self.start(name, "join", "--home", str(self.folder / name), "--yes")
@@ -122,15 +104,11 @@ class Machines:
             self.join(name)
 
     def crash(self, name: str) -> None:
-        """As when the power fails: everything of one machine ends at once, and says goodbye to nobody."""
         self._count()
-        pid = self.started[name].pid
-        whole = [pid, *processes.children(pid)]
-        for each in whole:
-            os.kill(each, signal.SIGSTOP)
-        for each in {*whole, *processes.children(pid)}:
-            os.kill(each, signal.SIGKILL)
-        self.started.pop(name).wait(timeout=30)
+        started = self.started.pop(name)
+        end_tree(started.pid)
+        started.stdin.close()
+        started.wait(timeout=120)
 
     # ------------------------------------------------------------ looking
 
@@ -141,26 +119,27 @@ class Machines:
         paths = [*self.folder.glob("*.txt"), *self.folder.glob("*/log/*.txt"), *self.folder.glob("*/log.txt")]
         return "\n".join(f"== {p.relative_to(self.folder)}\n{p.read_text(errors='replace')[-2500:]}" for p in paths)
 
-    def until(self, true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-        until = time.monotonic() + seconds
-        while not true():
-            if time.monotonic() > until:
-                raise AssertionError(f"waited {seconds} s for {what}\n{self.logs()}")
-            time.sleep(0.1)
+    def until(self, true: Callable[[], object], what: str) -> None:
+        until(true, what, self.logs, SECONDS)
 
-    def ended(self, name: str, code: int = 0, seconds: float = SECONDS) -> str:
+    def ended(self, name: str, code: int = 0) -> str:
         self._count()
-        self.until(lambda: self.started[name].poll() is not None, f"{name} to end", seconds)
+        self.until(lambda: self.started[name].poll() is not None, f"{name} to end")
         assert self.started[name].returncode == code, self.logs()
         return self.said(name)
 
+    def all_ended(self) -> None:
+        for name in [*self.names, "host"]:
+            self.ended(name)
+
     def progress(self) -> list[dict]:
-        path = self.host / "progress.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return files.whole_lines(self.host / "progress.jsonl")
+
+    def exchanges(self) -> list[dict]:
+        return [line for line in self.progress() if "answered" in line]
 
     def reached(self, step: str, kind: str, round: int = 0) -> bool:
-        return any(line["step"] == step and line["round"] == round and kind in line for line in self.progress())
+        return any(line.get("step") == step and line["round"] == round and kind in line for line in self.progress())
 
     def until_step(self, step: str, kind: str, round: int = 0) -> None:
         self._count()
@@ -169,18 +148,25 @@ class Machines:
     def result(self) -> dict:
         return json.loads((self.host / "results" / "result.json").read_text())
 
-    def labels(self, name: str) -> list[dict]:
-        with open(self.folder / name / "out" / "labels.csv") as file:
-            return list(csv.DictReader(file))
+    def table(self, name: str, file: str = "labels.csv") -> list[dict]:
+        with open(self.folder / name / "out" / file) as opened:
+            return list(csv.DictReader(opened))
+
+    def strict(self) -> Path:
+        """The results of the same job in this process, without faults."""
+        host = load_host(self.host)
+        net = Net(self.folder / "reference", self.parties.values(), host.agreed)
+        return net.strict()[0]
 
 
 def right(machines: Machines, name: str) -> float:
     party = machines.parties[name]
-    rows = zip(machines.labels(name), party.labels, party.truth)
+    rows = zip(machines.table(name), party.labels, party.truth)
     return float(np.mean([row["label"] == truth for row, given, truth in rows if given is None]))
 
 
 LABEL = ["--secure", "psm", "--bits", "1024", "--neighbours", "5", "--step-timeout", str(STEP_SECONDS)]
+SHORT = ["--secure", "psm", "--bits", "1024", "--neighbours", "5", "--step-timeout", str(SHORT_SECONDS)]
 TRAIN = ["--job", "train", "--classes", ",".join(map(str, range(10))), "--model", "linear", "--set", "epochs=2", "--step-timeout",
          str(STEP_SECONDS), "--seed", "5", "--reproducible"]  # fmt: skip
 
@@ -191,25 +177,19 @@ TRAIN = ["--job", "train", "--classes", ",".join(map(str, range(10))), "--model"
 def test_three_parties_label_their_rows(tmp_path):
     with Machines(tmp_path, *LABEL) as machines:
         machines.start_all()
-        for name in [*NAMES, "host"]:
-            machines.ended(name)
+        machines.all_ended()
         result = machines.result()
         assert result["labelled"] == NAMES and result["lost"] == []
         for name in NAMES:
-            rows, party = machines.labels(name), machines.parties[name]
+            rows, party = machines.table(name), machines.parties[name]
             assert [row["id"] for row in rows] == party.ids
             assert [row["given"] or None for row in rows] == party.labels
             assert right(machines, name) > 0.5
             home = tmp_path / name
             left = {path.name for path in home.iterdir()}
-            assert not left & {
-                "memory",
-                "memory.json",
-                "rows.npy",
-                "rows.json",
-            }  # the job's keys and the copy of the rows are gone
+            assert not left & {"memory", "memory.json", "rows.npy", "rows.json"}  # the job's keys and the copy of the rows
             steps = [json.loads(line)["step"] for line in (home / "out" / "disclosure.jsonl").read_text().splitlines()]
-            assert list(dict.fromkeys(steps)) == XCLP
+            assert list(dict.fromkeys(steps)) == STEPS
             assert "What would leave" in machines.said(name) and "Compare these fingerprints" in machines.said(name)
         known = {p.relative_to(machines.host).as_posix(): p.read_bytes() for p in machines.host.rglob("*") if p.is_file()}
         assert not [name for name, data in known.items() if b"row1" in data]  # the host has no row of anybody
@@ -218,43 +198,36 @@ def test_three_parties_label_their_rows(tmp_path):
 def test_three_parties_train_a_model(tmp_path):
     with Machines(tmp_path, *TRAIN, "--rounds", "2") as machines:
         machines.start_all()
-        for name in [*NAMES, "host"]:
-            machines.ended(name)
-        assert machines.result()["rounds"] == 2
-        assert final_state(machines.host) == reference(machines)
+        machines.all_ended()
+        result = machines.result()
+        assert result["rounds"] == 2 and f"after round {result['best_round']} of 2" in machines.said("host")
+        assert bits(machines.host / "results") == bits(machines.strict())
         for name in NAMES:
-            from grapevine.run.model import Model
-
-            model = Model.load(tmp_path / name / "out")
+            model = gv.load(tmp_path / name / "out")
             assert len(model.predict(machines.parties[name].x.astype(np.float32))) == 100
+            assert "held out for measuring" in machines.said(name)
 
 
-def final_state(host: Path) -> bytes:
-    manifest = json.loads((host / "checkpoint" / "manifest.json").read_text())
-    return (host / "checkpoint" / "objects" / manifest["state"]).read_bytes()
-
-
-def reference(machines: Machines) -> bytes:
-    """The last state of the same job in one process, without faults."""
-    folder = machines.folder / "reference"
-    folder.mkdir()
-    (folder / "federation.toml").write_bytes((machines.host / "federation.toml").read_bytes())
-    setup = federation.load_host(folder)
-    rows = {
-        name: federation.read_rows(machines.folder / f"{name}.csv", "digit", None, setup.table, name) for name in machines.names
-    }
-    data = {name: federation.client_data(party, setup.table) for name, party in rows.items()}
-    simulation = Simulation(setup.method, data, setup.models, setup.seed, "strict")
-    server = Server(setup.method, list(data), simulation, setup.models, setup.classes, setup.seed, setup.per_round, setup.rounds)
-    federation.run_job(server, setup, folder)
-    return final_state(folder)
+@pytest.mark.parties
+def test_three_parties_clean_their_labels_by_the_hosts_rows(tmp_path):
+    own = write_table(tmp_path / "own.csv", digits("own", 400, 300, known=1), label="digit")
+    words = ["--job", "clean", "--server", str(own), "--tau", "0.6", "--step-timeout", str(STEP_SECONDS)]
+    with Machines(tmp_path, *words) as machines:
+        machines.start_all()
+        machines.all_ended()
+        assert machines.result()["cleaned"] == NAMES
+        for name in NAMES:
+            rows, party = machines.table(name, "cleaned.csv"), machines.parties[name]
+            assert [row["id"] for row in rows] == party.ids
+            new = [i for i, row in enumerate(rows) if party.labels[i] is None and row["label"]]
+            assert len(new) > 20 and np.mean([rows[i]["label"] == party.truth[i] for i in new]) > 0.7
 
 
 def test_what_a_killed_process_started_ends_too(tmp_path):
     """Also what put itself into a session of its own, as Flower's helpers do."""
     grandchild = "import subprocess, sys, time; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'], "
     grandchild += "start_new_session=True); print(c.pid, flush=True); time.sleep(300)"
-    starter = "import os, sys, time; from pathlib import Path; from grapevine import processes; "
+    starter = "import os, sys, time; from pathlib import Path; from grapevine.parties import processes; "
     starter += (
         f"print(processes.start([sys.executable, '-c', {grandchild!r}], dict(os.environ), Path(sys.argv[1])).pid, flush=True); "
     )
@@ -262,15 +235,20 @@ def test_what_a_killed_process_started_ends_too(tmp_path):
     log = tmp_path / "log.txt"
     started = subprocess.Popen([sys.executable, "-c", starter, str(log)], stdout=subprocess.PIPE, text=True)
     watcher = int(started.stdout.readline())
-    until = time.monotonic() + 60
-    while not (log.exists() and log.read_text().strip()) and time.monotonic() < until:
-        time.sleep(0.1)
+    until(lambda: log.exists() and log.read_text().strip(), "the grandchild", lambda: "")
     family = [psutil.Process(pid) for pid in (watcher, *processes.children(watcher))]
     assert int(log.read_text()) in [process.pid for process in family] and len(family) == 3
     started.kill()
-    started.wait(timeout=10)
+    started.wait(timeout=60)
     started.stdout.close()
-    assert not psutil.wait_procs(family, timeout=30)[1]
+    assert not psutil.wait_procs(family, timeout=300)[1]
+
+
+def test_a_process_that_ends_by_itself_gives_its_own_exit_code(tmp_path):
+    """The watcher once aborted instead, since a thread of it still read the pipe."""
+    started = processes.start([sys.executable, "-c", "raise SystemExit(7)"], dict(os.environ), tmp_path / "log.txt")
+    assert started.wait(timeout=300) == 7
+    started.stdin.close()
 
 
 # ---------------------------------------------------------------- the fault matrix
@@ -303,15 +281,15 @@ class Hold:
 
 @pytest.mark.parties
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-@pytest.mark.parametrize("step", XCLP)
+@pytest.mark.parametrize("step", STEPS)
 def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when):
-    with Machines(tmp_path, *LABEL) as machines:
+    with Machines(tmp_path, *SHORT) as machines:
         machines.start_all()
-        place = XCLP.index(step)
+        place = STEPS.index(step)
         if when == "during":
             # The step before it is answered, or the nodes have begun: from here on south stops at its rows.
             if place:
-                machines.until_step(XCLP[place - 1], "answered")
+                machines.until_step(STEPS[place - 1], "answered")
             else:
                 machines.until(lambda: (tmp_path / "south" / "pinned.toml").exists(), "south to confirm")
             held = Hold(machines, "south")
@@ -321,10 +299,7 @@ def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when)
         else:
             machines.until_step(step, "asked" if when == "before" else "answered")
             machines.crash("south")
-        began = time.monotonic()
         machines.ended("host")
-        # Two exchanges may wait for it in full; then Flower has noticed that the node is gone.
-        assert time.monotonic() - began < 2 * STEP_SECONDS + 120
         for name in ("east", "north"):
             machines.ended(name)
             assert right(machines, name) > 0.5
@@ -336,7 +311,7 @@ def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when)
 
 @pytest.mark.parties
 def test_below_the_quorum_the_host_says_who_is_missing_and_everybody_ends(tmp_path):
-    with Machines(tmp_path, *LABEL, "--quorum", "3") as machines:
+    with Machines(tmp_path, *SHORT, "--quorum", "3") as machines:
         machines.start_all()
         machines.until_step("meet", "asked")
         machines.crash("south")
@@ -348,18 +323,18 @@ def test_below_the_quorum_the_host_says_who_is_missing_and_everybody_ends(tmp_pa
 
 @pytest.mark.parties
 def test_a_party_that_crashes_in_a_training_round_rejoins(tmp_path):
-    with Machines(tmp_path, *TRAIN, "--rounds", "8") as machines:
+    short = [SHORT_SECONDS if word == str(STEP_SECONDS) else word for word in TRAIN]
+    with Machines(tmp_path, *map(str, short), "--rounds", "8") as machines:
         machines.start_all()
         machines.until_step("train", "answered", 0)
         held = Hold(machines, "south")
         machines.until(held.reached, "south to be in a step")
         machines.crash("south")
         held.end()
-        machines.until(lambda: any("south" in line.get("missing", ()) for line in machines.progress()), "the host to miss south")
+        machines.until(lambda: any("south" in line["missing"] for line in machines.exchanges()), "the host to miss south")
         machines.rejoin("south")
-        for name in [*NAMES, "host"]:
-            machines.ended(name, seconds=2 * SECONDS)
-        answered = [line for line in machines.progress() if "answered" in line]
+        machines.all_ended()
+        answered = machines.exchanges()
         missed = [i for i, line in enumerate(answered) if "south" in line["missing"]]
         assert missed and answered[-1]["answered"] == NAMES, "south is back at the end"
         assert machines.result()["rounds"] == 8
@@ -374,14 +349,14 @@ def test_a_host_that_is_killed_and_started_again_ends_with_the_same_result(tmp_p
         if how == "crash":
             machines.crash("host")
         else:
-            machines.started["host"].terminate()
-            machines.started.pop("host").wait(timeout=60)
+            host = machines.started.pop("host")
+            host.stdin.close()
+            host.wait(timeout=300)
         machines.start_host()
-        for name in [*NAMES, "host"]:
-            machines.ended(name, seconds=2 * SECONDS)
+        machines.all_ended()
         assert "Going on with east, north, south" in machines.said("host")
         assert "The host was started again" in machines.said("north")
-        assert machines.result()["rounds"] == 4 and final_state(machines.host) == reference(machines)
+        assert machines.result()["rounds"] == 4 and bits(machines.host / "results") == bits(machines.strict())
 
 
 @pytest.mark.parties
@@ -391,10 +366,13 @@ def test_a_label_job_whose_host_is_killed_begins_again(tmp_path):
         machines.until_step("share", "asked")
         machines.crash("host")
         machines.start_host()
-        for name in [*NAMES, "host"]:
-            machines.ended(name, seconds=2 * SECONDS)
+        machines.all_ended()
         assert machines.result()["labelled"] == NAMES
         assert all(right(machines, name) > 0.5 for name in NAMES)
+
+
+def with_path(folder: Path) -> str:
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
 
 # A party that does not keep to the rules: what its processes import is changed from outside.
@@ -402,7 +380,7 @@ EVIL = """\
 import sys
 if "grapevine.parties.warm" in sys.orig_argv:
     import time
-    import grapevine.flower as flower
+    import grapevine.parties.flower as flower
     from flwr.app import Array, ArrayRecord, RecordDict
     honest = flower.pack
     def raw(data):
@@ -424,12 +402,12 @@ if "grapevine.parties.warm" in sys.orig_argv:
 @pytest.mark.parametrize("kind", ["garbage", "late", "much"])
 def test_a_party_that_sends_garbage_too_much_or_too_late_is_left_out(tmp_path, kind):
     (tmp_path / "evil").mkdir()
-    (tmp_path / "evil" / "sitecustomize.py").write_text(EVIL % dict(kind=kind, late=STEP_SECONDS + 30))
-    with Machines(tmp_path, *LABEL) as machines:
+    (tmp_path / "evil" / "sitecustomize.py").write_text(EVIL % dict(kind=kind, late=3600))
+    with Machines(tmp_path, *SHORT) as machines:
         machines.start_host()
         for name in ("east", "north"):
             machines.join(name)
-        machines.join("south", env=dict(PYTHONPATH=str(tmp_path / "evil")))
+        machines.join("south", env=dict(PYTHONPATH=with_path(tmp_path / "evil")))
         machines.ended("host")
         for name in ("east", "north"):
             machines.ended(name)
@@ -441,20 +419,19 @@ def test_a_party_that_sends_garbage_too_much_or_too_late_is_left_out(tmp_path, k
 @pytest.mark.parties
 def test_a_clock_that_is_off_is_refused_at_the_party_and_the_host_goes_on_without_it(tmp_path):
     (tmp_path / "clock").mkdir()
-    (tmp_path / "clock" / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 60\n")
+    (tmp_path / "clock" / "sitecustomize.py").write_text("import time\nreal = time.time\ntime.time = lambda: real() + 900\n")
     with Machines(tmp_path, *LABEL, names=["east", "north", "south"]) as machines:
         machines.start_all("east", "north")
-        machines.join("south", env=dict(PYTHONPATH=str(tmp_path / "clock")))
+        machines.join("south", env=dict(PYTHONPATH=with_path(tmp_path / "clock")))
         said = machines.ended("south", code=2)
-        assert "60 s ahead of the host's" in said or "61 s ahead of the host's" in said
+        assert "s ahead of the host's" in said
         machines.join("south")  # the clock has been set
-        for name in [*NAMES, "host"]:
-            machines.ended(name)
+        machines.all_ended()
 
 
 @pytest.mark.parties
 def test_a_changed_key_stops_the_run_with_a_sentence_on_both_sides(tmp_path):
-    federation.write_toml(tmp_path / "pins.toml", {"south": dict(identity=Identity.generate().public.hex())})
+    files.write_toml(tmp_path / "pins.toml", {"south": dict(identity=Identity.generate().public.hex())})
     with Machines(tmp_path, *LABEL) as machines:
         machines.start_host()
         machines.join("east")
@@ -470,16 +447,13 @@ def test_a_changed_key_stops_the_run_with_a_sentence_on_both_sides(tmp_path):
 @pytest.mark.parties
 def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
     """A node with a key that nobody registered, and Flower's own commands against the open port."""
-    from grapevine.parties import flower
-    from grapevine.parties import keys as credentials
-
     with Machines(tmp_path, *LABEL) as machines:
         machines.start_all("east", "north")
-        machines.until(lambda: {"east", "north"} <= set(federation.load_host(machines.host).roster()), "two to join")
+        machines.until(lambda: {"east", "north"} <= set(load_host(machines.host).roster()), "two to join")
         stranger = tmp_path / "stranger"
         stranger.mkdir()
-        credentials.make_node_key(stranger)
-        env = flower.environment(stranger)
+        keys.make_node_key(stranger)
+        env = processes.environment(stranger)
         words = ["--superlink", f"127.0.0.1:{machines.port}", "--root-certificates", str(machines.host / "ca.crt"),
                  "--auth-supernode-private-key", str(stranger / "node.key"), "--port", str(processes.free_port())]  # fmt: skip
         node = processes.start(["flower-supernode", *words], env, stranger / "log.txt")
@@ -489,22 +463,21 @@ def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
         ca = json.dumps(str(machines.host / "ca.crt"))
         config = f'[superlink.there]\naddress = "127.0.0.1:{machines.port}"\nroot-certificates = {ca}\n'
         (stranger / "config.toml").write_text(f'[superlink]\ndefault = "there"\n{config}')
-        app = flower.write_app(stranger / "app")
+        app = processes.write_app(stranger / "app")
         key = str(stranger / "node.pub")
         for words in (["run", str(app), "there"], ["supernode", "register", key, "there"], ["supernode", "list", "there"]):
-            done = subprocess.run(["flwr", *words, "--format", "json"], env=env, capture_output=True, text=True, timeout=120)
+            done = subprocess.run(["flwr", *words, "--format", "json"], env=env, capture_output=True, text=True, timeout=600)
             assert done.returncode != 0 or json.loads(done.stdout).get("success") is not True, done.stdout
         machines.join("south")
-        for name in [*NAMES, "host"]:
-            machines.ended(name)
+        machines.all_ended()
         assert machines.result()["labelled"] == NAMES
 
 
 @pytest.mark.parties
 def test_the_host_begins_without_a_party_that_does_not_come(tmp_path):
     with Machines(tmp_path, *LABEL) as machines:
-        table = federation.read_toml(machines.host / "federation.toml")
-        federation.write_toml(machines.host / "federation.toml", dict(table, timeouts=dict(table["timeouts"], join=60.0)))
+        table = files.read_toml(machines.host / "federation.toml")
+        files.write_toml(machines.host / "federation.toml", dict(table, timeouts=dict(table["timeouts"], join=180.0)))
         machines.start_all("east", "north")
         said = machines.ended("host")
         assert "Beginning without south" in said
@@ -514,7 +487,7 @@ def test_the_host_begins_without_a_party_that_does_not_come(tmp_path):
 @pytest.mark.parties
 def test_the_demo_ends_by_itself(tmp_path):
     said = subprocess.run([*RUN, "demo", "--parties", "3", "--out", str(tmp_path / "demo")], capture_output=True, text=True,
-                          timeout=900)  # fmt: skip
+                          timeout=SECONDS)  # fmt: skip
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.count("party-0") >= 3 and "Labels, one process a party" in said.stdout
     assert not [p for p in psutil.process_iter(["cmdline"]) if any(str(tmp_path) in w for w in p.info["cmdline"] or ())]

@@ -238,6 +238,7 @@ class Clean(Method):
         y = torch.cat([own[data.labelled.y], data.unlabelled.y])
         _, action, loss, confidence = decide(F.pad(p, (0, 1)), y, self.tau, self.upsilon)
         client.memory["decided"] = dict(action=action, loss=loss, confidence=confidence, proba=p)
+        client.memory["moments"] = dict(mean=mean, std=std)  # for telling a party which of its rows lie far from the server's
         n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
         return dict(counts=n) if self.counts else {}
 

@@ -7,14 +7,22 @@ import os
 import shutil
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
+from grapevine.data.pictures import read_images
+from grapevine.data.tables import read_table
+from grapevine.parties.agreement import Agreement
 from grapevine.parties.keys import Token, read_token
+from grapevine.parties.processes import free_port
+from grapevine.parties.registry import HostLink, Refused, check_clock, short
+from grapevine.parties.rows import Source, read_rows
 
 FLOWER = "1.41.0"  # the version that this was written for; others move what we use
 MEMORY_GB = 2.0  # a SuperNode, and a process with torch
@@ -29,8 +37,7 @@ class Finding:
     sentence: str
 
 
-def examine(token: str | None = None, data: str | None = None, label: str | None = None, id: str | None = None,
-            home: Path | None = None) -> Iterator[Finding]:  # fmt: skip
+def examine(token: str | None = None, source: Source | None = None, home: Path | None = None) -> Iterator[Finding]:
     """All findings, one after another: some take a moment."""
     home = home or Path.home()
     yield _try("Python", _python)
@@ -41,16 +48,16 @@ def examine(token: str | None = None, data: str | None = None, label: str | None
     yield _try("disk", lambda: _disk(home))
     if token is None:
         yield _try("clock", _clock)
-        if data:
-            yield _try("data", lambda: _table(data, label, id))
+        if source:
+            yield _try("data", lambda: _table(source))
         return
     told: dict[str, Any] = {}
     steps: list[tuple[str, Callable[[Token], str]]] = [
         ("DNS", _dns), ("reachable", _reach), ("TLS", _tls), ("invitation", lambda t: _invitation(t, told)),
         ("clock", lambda t: _host_clock(told)), ("version", lambda t: _version(told)),
     ]  # fmt: skip
-    if data:
-        steps.append(("data", lambda t: _fits(data, label, id, told, t)))
+    if source:
+        steps.append(("data", lambda t: _fits(source, told, t)))
     try:
         invitation = read_token(token)
     except Mistake as mistake:
@@ -58,7 +65,7 @@ def examine(token: str | None = None, data: str | None = None, label: str | None
         return
     broken = False
     for what, look in steps:
-        finding = Finding(what, None, "not looked at.") if broken else _try(what, lambda look=look: look(invitation))
+        finding = Finding(what, None, "not looked at.") if broken else _try(what, partial(look, invitation))
         yield finding
         broken = broken or (finding.good is False and what in ("DNS", "reachable", "TLS", "invitation"))
 
@@ -97,8 +104,6 @@ def _flower() -> str:
 
 
 def _script(name: str) -> str | None:
-    import sysconfig
-
     return shutil.which(name, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
 
 
@@ -110,8 +115,6 @@ def _installed(name: str) -> str | None:
 
 
 def _ports() -> str:
-    from grapevine.parties.processes import free_port
-
     try:
         free_port()
     except OSError as error:
@@ -150,14 +153,15 @@ def _clock() -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}; give the invitation to compare it with the host's."
 
 
-def _table(data: str, label: str | None, id: str | None) -> str:
-    from grapevine.data.tables import read_table
-
-    read = read_table(data, label, id)
-    known = sum(name is not None for name in read.labels)
-    return (
-        f"{len(read)} rows, {len(read.columns)} features, {known} labelled; give the invitation to compare with the federation."
-    )
+def _table(source: Source) -> str:
+    if Path(source.path).expanduser().is_dir():
+        found = read_images(source.path)
+        rows, of, labels = len(found.ids), f"images of {'×'.join(map(str, found.x.shape[1:]))}", found.labels
+    else:
+        read = read_table(source.path, source.label, source.id)
+        rows, of, labels = len(read), f"{len(read.columns)} features", read.labels
+    known = sum(name is not None for name in labels)
+    return f"{rows} rows, {of}, {known} labelled; give the invitation to compare with the federation."
 
 
 # ---------------------------------------------------------------- the host
@@ -185,8 +189,6 @@ def _reach(token: Token) -> str:
 
 
 def _tls(token: Token) -> str:
-    from grapevine.parties.registry import HostLink, Refused, short
-
     link = HostLink(token).check_ca()
     try:
         link.call("settings")  # over the connection that is checked: name, chain, dates
@@ -196,35 +198,25 @@ def _tls(token: Token) -> str:
 
 
 def _invitation(token: Token, told: dict[str, Any]) -> str:
-    from grapevine.parties.registry import HostLink
-
     link = HostLink(token).check_ca()
     told["before"] = time.time()
     told.update(link.call("settings"))
     told["after"] = time.time()
-    table = told["agreed"]
-    return (
-        f"{token.name} in {table['name']}: job {table['job']}, with {', '.join(p for p in told['parties'] if p != token.name)}."
-    )
+    agreed = Agreement.from_dict(told["agreed"])
+    return f"{token.name} in {agreed.name}: job {agreed.job}, with {', '.join(p for p in told['parties'] if p != token.name)}."
 
 
 def _host_clock(told: dict[str, Any]) -> str:
-    from grapevine.parties.registry import check_clock
-
     ahead = check_clock(told["time"], told["before"], told["after"])
     return f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the host's."
 
 
 def _version(told: dict[str, Any]) -> str:
-    from grapevine.parties.federation import agreed_method
-
-    agreed_method(told["agreed"])
+    Agreement.from_dict(told["agreed"]).made  # noqa: B018, which compares versions and settings
     return f"Grapevine {told['version']} at both."
 
 
-def _fits(data: str, label: str | None, id: str | None, told: dict[str, Any], token: Token) -> str:
-    from grapevine.parties.federation import read_rows
-
-    rows = read_rows(data, label, id, told["agreed"], token.name)
-    known = sum(name is not None for name in rows.labels)
-    return f"{data} fits: {len(rows.ids)} rows, {rows.x.shape[1]} features, {known} labelled, classes {', '.join(rows.classes)}."
+def _fits(source: Source, told: dict[str, Any], token: Token) -> str:
+    rows = read_rows(source, Agreement.from_dict(told["agreed"]), token.name)
+    known, shape = sum(name is not None for name in rows.labels), "×".join(map(str, rows.x.shape[1:]))
+    return f"{source.path} fits: {len(rows.ids)} rows of {shape}, {known} labelled, classes {', '.join(rows.classes)}."

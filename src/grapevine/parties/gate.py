@@ -264,7 +264,8 @@ def _text(asked: dict[str, Any], key: str, most: int = 100) -> str:
 
 
 def _bytes(asked: dict[str, Any], key: str) -> bytes:
+    text = _text(asked, key)
     try:
-        return bytes.fromhex(_text(asked, key))
+        return bytes.fromhex(text)
     except ValueError:
         raise Refused(400, f"'{key}' is not bytes in hex.") from None

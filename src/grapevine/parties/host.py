@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.parties.federation import HostSetup, load_host
+from grapevine.parties.federation import Host, load_host
+from grapevine.parties.files import whole_lines
 from grapevine.parties.gate import Gate
 from grapevine.parties.keys import make_certificates
 from grapevine.parties.processes import SuperLink, port_is_free
@@ -23,6 +24,7 @@ from grapevine.run.folder import lock
 
 TICK = 0.5
 STATUS_SECONDS = 15  # between two questions whether the run still lives
+LATE_SECONDS = 60  # after the job: a party that is not heard of for so long has gone without its results
 LEAVE_SECONDS = 660  # for the parties to take their results and go; who is not heard of any more is not waited for
 
 Show = Callable[[Registry, str], None]
@@ -38,18 +40,19 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
     """Run a federation to its end; what results/result.json holds."""
     folder = Path(folder).resolve()
     setup = load_host(folder)
+    bind, port = setup.bind, setup.port
     if (folder / "results" / "result.json").exists():
-        raise Mistake(f"the job of {folder} is finished: its results are in {folder / 'results'}, a new job takes a new folder.")
-    bind, port = setup.table["bind"], setup.table["port"]
+        say(f"The job of {folder} is finished; a new job takes a new folder.")
+        return json.loads((folder / "results" / "result.json").read_text())
     with lock(folder / "lock"):
-        make_certificates(folder, setup.table["name"], [setup.table["address"]])
+        make_certificates(folder, setup.agreed.name, [setup.address])
         if not port_is_free(bind, port):
             raise Mistake(f"port {port} of {bind} is taken: stop what listens there, or change `port` in federation.toml.")
         registry = Registry(folder)
         superlink = SuperLink(folder)
         gate = Gate((bind, port), registry, superlink.port, say).start()
         try:
-            say(f"Federation {setup.table['name']}: parties reach {setup.table['address']}:{port}.")
+            say(f"Federation {setup.agreed.name}: parties reach {setup.address}:{port}.")
             superlink.start()
             return _Job(setup, registry, superlink, show, say).run()
         except Mistake as mistake:
@@ -64,15 +67,15 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
 def _farewell(registry: Registry, show: Show, seconds: float = LEAVE_SECONDS) -> None:
     """Until every party that is here has left, with its results or with the sentence that says why there are none."""
     until = time.monotonic() + seconds
-    while registry.present() and time.monotonic() < until:
+    while registry.present(LATE_SECONDS) and time.monotonic() < until:
         show(registry, "waiting for the parties to leave")
         time.sleep(TICK)
 
 
 class _Job:
-    def __init__(self, setup: HostSetup, registry: Registry, superlink: SuperLink, show: Show, say: Callable[[str], None]):
+    def __init__(self, setup: Host, registry: Registry, superlink: SuperLink, show: Show, say: Callable[[str], None]):
         self.setup, self.registry, self.superlink, self.show, self.say = setup, registry, superlink, show, say
-        self.folder, self.times = setup.folder, setup.table["timeouts"]
+        self.folder, self.times, self.quorum = setup.folder, setup.timeouts, setup.agreed.quorum
         self.registered: set[str] = set()
 
     def run(self) -> dict[str, Any]:
@@ -97,18 +100,18 @@ class _Job:
         return names
 
     def _gather(self) -> list[str]:
-        until = time.monotonic() + self.times["join"]
+        until = time.monotonic() + self.times.join
         while True:
-            wanted, here = sorted(self.registry.table["parties"]), self.registry.present()
+            wanted, here = sorted(self.registry.host.parties), self.registry.present()
             missing = [name for name in wanted if name not in here]
             if not missing:
                 break
             if time.monotonic() > until:
-                if len(here) >= self.setup.quorum:
+                if len(here) >= self.quorum:
                     self.say(f"Beginning without {', '.join(missing)}.")
                     break
                 raise Mistake(
-                    f"{len(here)} of {len(wanted)} parties came within {self.times['join']:.0f} s, and {self.setup.quorum} are "
+                    f"{len(here)} of {len(wanted)} parties came within {self.times.join:.0f} s, and {self.quorum} are "
                     f"needed: {', '.join(missing)} must `grapevine join`, then start the host again."
                 )
             self._register(self.registry.roster())
@@ -123,46 +126,45 @@ class _Job:
                 self.registered.add(entry["node_key"])
 
     def _confirm(self, roster: dict[str, str]) -> None:
-        digest, until = roster_digest(roster), time.monotonic() + self.times["confirm"]
+        digest, until = roster_digest(roster), time.monotonic() + self.times.confirm
         while True:
             heard = {name: self.registry.here[name] for name in roster if name in self.registry.here}
             for name, presence in heard.items():
                 if presence.state == "refused":
                     raise Mistake(f"{name} does not confirm the roster: {presence.sentence or 'it gave no reason'}")
             left = sorted(name for name, presence in heard.items() if presence.state == "left")
-            if len(roster) - len(left) < self.setup.quorum:
-                raise Mistake(
-                    f"{', '.join(left)} left before the job, and {self.setup.quorum} parties are needed: they know why."
-                )
+            if len(roster) - len(left) < self.quorum:
+                raise Mistake(f"{', '.join(left)} left before the job, and {self.quorum} parties are needed: they know why.")
             ready = [name for name, p in heard.items() if p.confirmed == digest and name not in left and _recent(p.seen)]
             missing = sorted(set(roster) - set(ready))
             if not missing:
                 return
             if time.monotonic() > until:
-                if len(ready) >= self.setup.quorum:
+                if len(ready) >= self.quorum:
                     self.say(f"Beginning without {', '.join(missing)}, who did not confirm.")
                     return
                 raise Mistake(
-                    f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times['confirm']:.0f} s, "
-                    f"and {self.setup.quorum} are needed: {', '.join(missing)} must join again, then start the host again."
+                    f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times.confirm:.0f} s, "
+                    f"and {self.quorum} are needed: {', '.join(missing)} must join again, then start the host again."
                 )
             self._tick(f"waiting for {', '.join(missing)} to confirm the fingerprints")
 
     # ------------------------------------------------------------ the job
 
     def _run(self) -> dict[str, Any]:
-        results, progress = self.folder / "results", _Progress(self.folder / "progress.jsonl", self.say)
-        (results / "failed.json").unlink(missing_ok=True)
+        result, failed = self.folder / "results" / "result.json", self.folder / "failed.json"
+        progress = _Progress(self.folder / "progress.jsonl", self.say)
+        failed.unlink(missing_ok=True)
         self.registry.turn("running")
         run = self.superlink.run()
         asked = time.monotonic()
         while True:
-            if (results / "result.json").exists():
+            if result.exists():
                 progress.read()
-                return json.loads((results / "result.json").read_text())
-            if (results / "failed.json").exists():
+                return json.loads(result.read_text())
+            if failed.exists():
                 progress.read()
-                raise Mistake(json.loads((results / "failed.json").read_text())["sentence"])
+                raise Mistake(json.loads(failed.read_text())["sentence"])
             if time.monotonic() - asked > STATUS_SECONDS:
                 asked = time.monotonic()
                 self._check(run)
@@ -172,8 +174,8 @@ class _Job:
         if not self.superlink.running:
             raise Mistake(f"the SuperLink ended: {self.superlink.log} says why; start the host again, and it goes on.")
         status = self.superlink.status(run)
-        results = self.folder / "results"
-        if status.startswith("finished") and not any((results / name).exists() for name in ("result.json", "failed.json")):
+        ends = (self.folder / "results" / "result.json", self.folder / "failed.json")
+        if status.startswith("finished") and not any(path.exists() for path in ends):
             raise Mistake(self.superlink.mistake() or f"the run ended as {status}: {self.superlink.log} says why.")
 
     def _tick(self, line: str) -> None:
@@ -190,22 +192,20 @@ class _Progress:
 
     def __init__(self, path: Path, say: Callable[[str], None]):
         self.path, self.say = path, say
-        self.at = path.stat().st_size if path.exists() else 0
+        self.seen = len(whole_lines(path))
         self.line = "the job begins"
 
     def read(self) -> str:
-        if not self.path.exists():
-            return self.line
-        with open(self.path) as file:
-            file.seek(self.at)
-            for text in file:
-                if not text.endswith("\n"):
-                    break
-                self.at += len(text.encode())
-                self._tell(json.loads(text))
+        lines = whole_lines(self.path)
+        for told in lines[self.seen :]:
+            self._tell(told)
+        self.seen = len(lines)
         return self.line
 
     def _tell(self, told: dict[str, Any]) -> None:
+        if "sentence" in told:
+            self.say(told["sentence"])
+            return
         step = f"round {told['round'] + 1}, step {told['step']}"
         if "asked" in told:
             self.line = f"{step}: {len(told['asked'])} parties at work"

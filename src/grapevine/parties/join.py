@@ -10,32 +10,28 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
+from grapevine.core import Client
 from grapevine.core.errors import Mistake
-from grapevine.core.store import write_atomically
+from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.parties.federation import (
-    agreed_method,
-    check_name,
-    check_settings,
-    load_rows,
-    read_rows,
-    read_toml,
-    save_rows,
-    settings_hash,
-    write_toml,
-)
+from grapevine.jobs import clean, clean_result, label, label_result
+from grapevine.jobs.reading import Party
+from grapevine.methods.label import Label
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token
 from grapevine.parties.processes import SuperNode, last_lines
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
+from grapevine.parties.rows import Source, forget_rows, load_rows, own_scale, read_rows, save_rows
 from grapevine.run.folder import lock
-
-if TYPE_CHECKING:
-    from grapevine.jobs.reading import Party
+from grapevine.run.model import Model, save_model
 
 TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
@@ -43,6 +39,7 @@ AWAY_SECONDS = 900  # a host that is not there for so long is given up
 DONE_SECONDS = 60  # or for so long, if this party has what it came for
 RESTARTS = 5  # of a SuperNode that ends by itself
 BEGINNINGS = 3  # of one label job
+RESULT = dict(label="result", clean="decided")  # what a step leaves in memory when a job is done for its party
 
 
 @dataclass
@@ -51,7 +48,7 @@ class Talk:
 
     say: Callable[[str], None]
     ask: Callable[[str], bool]  # a question that is answered yes or no
-    show: Callable[[dict, Party, Any], None]  # what will leave the machine: agreed settings, rows, method
+    show: Callable[[Agreement, list[str], Party], None]  # what will leave the machine: agreement, parties, own rows
     line: Callable[[str], None]  # one line about what is going on now
 
 
@@ -59,13 +56,13 @@ def default_home(token: Token) -> Path:
     return Path.home() / ".grapevine" / check_name(token.federation, "federation") / check_name(token.name)
 
 
-def join(token: str | None, data: str | None, label: str | None, id: str | None, home: Path | None, out: Path | None, talk: Talk,
-         pin: Path | None = None, abstain: float = 0.0) -> Path:  # fmt: skip
+def join(token: str | None, source: Source | None, home: Path | None, out: Path | None, talk: Talk, pin: Path | None = None,
+         abstain: float = 0.0) -> Path:  # fmt: skip
     """Take part in a job to its end; the folder with the results."""
     invitation = read_token(token) if token else None
-    if invitation is None and home is None:
+    if home is None and invitation is None:
         raise Mistake("say the invitation, or with --home the folder of a party that has joined before.")
-    folder = Path(home).expanduser().resolve() if home else default_home(invitation)
+    folder = Path(home).expanduser().resolve() if home else default_home(read_token(token or ""))
     if out and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
         raise Mistake(f"{out} exists and is not empty: take another --out.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,27 +73,30 @@ def join(token: str | None, data: str | None, label: str | None, id: str | None,
         elif invitation is None:
             raise Mistake(f"{folder} holds no party: say the invitation.")
         else:
-            party = _enrol(folder, invitation, data, label, id, talk)
+            party = _enrol(folder, invitation, source, talk)
         return _Stay(folder, party, talk, pin, Path(out) if out else folder / "out", abstain).run()
 
 
 # ---------------------------------------------------------------- agreeing
 
 
-def look(token: Token) -> tuple[HostLink, dict[str, Any]]:
+def look(token: Token) -> tuple[HostLink, Agreement, list[str]]:
     """What the host asks for, before anything is made or promised: certificate checked, clock compared, settings read."""
     link = HostLink(token).check_ca()
     before = time.time()
     told = link.call("settings")
     try:
         check_clock(float(told["time"]), before, time.time())
-        check_settings(dict(told["agreed"], parties=told["parties"]))
-        same = settings_hash(told["agreed"]) == told["hash"]
+        agreed, parties = Agreement.from_dict(told["agreed"]), list(map(str, told["parties"]))
+        agreed.check(tuple(parties))
+        same = agreed.hash == told["hash"]
+    except Mistake:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError):
         raise Mistake(f"{link.place} sent settings that are not whole: is it the same version of Grapevine?") from None
     if not same:
         raise Mistake(f"{link.place} sent settings that do not have the hash it names: is it the same version of Grapevine?")
-    return link, told
+    return link, agreed, parties
 
 
 def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
@@ -112,15 +112,13 @@ def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
             time.sleep(TICK)
 
 
-def _enrol(folder: Path, token: Token, data: str | None, label: str | None, id: str | None, talk: Talk) -> dict[str, Any]:
-    link, told = _patiently(lambda: look(token), talk)
-    table = told["agreed"]
-    method = agreed_method(table)
-    if data is None:
-        raise Mistake("which file holds the rows? Say --data FILE and --label COL.")
-    rows = read_rows(data, label, id, table, token.name)
-    talk.show(dict(table, parties=told["parties"]), rows, method)
-    if not talk.ask(f"Join federation {table['name']} at {link.place} as {token.name}?"):
+def _enrol(folder: Path, token: Token, source: Source | None, talk: Talk) -> dict[str, Any]:
+    link, agreed, parties = _patiently(lambda: look(token), talk)
+    if source is None:
+        raise Mistake("where are the rows? Say --data FILE and --label COL, or --data FOLDER for images.")
+    rows = read_rows(source, agreed, token.name)
+    talk.show(agreed, parties, rows)
+    if not talk.ask(f"Join federation {agreed.name} at {link.place} as {token.name}?"):
         raise Mistake("nothing was sent: you did not agree.")
     if not (folder / "identity.pem").exists():
         Identity.generate().save(folder / "identity.pem")
@@ -128,10 +126,9 @@ def _enrol(folder: Path, token: Token, data: str | None, label: str | None, id: 
     save_rows(folder, rows)
     write_atomically(folder / "ca.crt", link.ca)
     link.call("enrol", node_key=node_key, identity=identity.public.hex())
-    seed = table.get("seed")
-    party = dict(name=token.name, federation=table["name"], host=link.place, data=str(Path(data).resolve()), label=label, id=id,
-                 seed=secrets.randbits(62) if seed is None else seed, token=token.text(), hash=told["hash"],
-                 agreed=table)  # fmt: skip
+    party = dict(name=token.name, federation=agreed.name, host=link.place, data=str(Path(source.path).resolve()),
+                 label=source.label, id=source.id, seed=secrets.randbits(62) if agreed.seed is None else agreed.seed,
+                 token=token.text(), hash=agreed.hash, agreed=agreed.to_dict())  # fmt: skip
     write_toml(folder / "party.toml", party, secret=True)
     talk.say(f"Joined as {token.name}. Your fingerprint, for the others to compare: {identity.fingerprint}")
     return party
@@ -146,8 +143,8 @@ def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
         raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
     identity = Identity.load(folder / "identity.pem")
     if token and token.text() != party["token"]:  # the host has invited anew: the same keys once more
-        link, told = _patiently(lambda: look(token), talk)
-        if told["hash"] != party["hash"]:
+        link, agreed, _ = _patiently(lambda: look(token), talk)
+        if agreed.hash != party["hash"]:
             raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
         link.call("enrol", node_key=make_node_key(folder), identity=identity.public.hex())
         write_atomically(folder / "ca.crt", link.ca)
@@ -163,12 +160,13 @@ def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
 class _Stay:
     def __init__(self, folder: Path, party: dict[str, Any], talk: Talk, pin: Path | None, out: Path, abstain: float):
         self.folder, self.party, self.talk, self.pin, self.out, self.abstain = folder, party, talk, pin, out, abstain
+        self.agreed = Agreement.from_dict(party["agreed"])
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
         self.node = SuperNode(folder, party["host"])
         self.confirmed, self.restarts, self.started = "", 0, False
         path = folder / "epoch.txt"  # which start of the host this party last worked for
         self.epoch = path.read_text() if path.exists() else ""
-        self.seen = _lines(folder / "disclosure.jsonl")
+        self.seen = whole_lines(folder / "disclosure.jsonl")
 
     def run(self) -> Path:
         state, sentence = "left", ""
@@ -191,8 +189,8 @@ class _Stay:
                 told = self.link.hear("at work" if self.node.running else "here", self.confirmed)
                 away = time.monotonic()
             except Unreachable as problem:
-                if time.monotonic() - away > DONE_SECONDS and "result" in self._memory():
-                    self.talk.say("The host has gone, and the labels are here already.")
+                if time.monotonic() - away > DONE_SECONDS and self._has_result():
+                    self.talk.say("The host has gone, and the results are here already.")
                     return self._take_results()
                 if time.monotonic() - away > AWAY_SECONDS:
                     raise
@@ -208,8 +206,8 @@ class _Stay:
             if told["phase"] == "gathering":
                 self.talk.line(f"waiting for {', '.join(sorted(set(told['parties']) - set(told['here']))) or 'the host'}")
             else:
-                if told["epoch"] != self.epoch and "result" in self._memory():
-                    self.talk.say("The host was started again, and the labels are here already.")
+                if told["epoch"] != self.epoch and self._has_result():
+                    self.talk.say("The host was started again, and the results are here already.")
                     return self._take_results()
                 self._confirm(told["roster"])
                 self._keep_node_running(told["epoch"])
@@ -262,7 +260,7 @@ class _Stay:
     def _begin_again(self) -> None:
         """A label job that was broken off can only begin anew, and shows the host another set of distances between the same rows.
         How often it may is for the party to say, not for the host: a host that wants more could break off on purpose."""
-        if "classes" not in self._memory() or self.party["agreed"]["job"] != "label":
+        if "classes" not in self._memory() or self.agreed.job != "label":
             return
         count = self.party.get("beginnings", 1)
         if count >= BEGINNINGS:
@@ -275,7 +273,7 @@ class _Stay:
         (self.folder / "memory.json").unlink(missing_ok=True)
 
     def _tell_progress(self) -> None:
-        lines = _lines(self.folder / "disclosure.jsonl")
+        lines = whole_lines(self.folder / "disclosure.jsonl")
         for line in lines[len(self.seen) :]:
             self.talk.say(f"Sent: step {line['step']}, {line['field']}, {line['bytes']} bytes ({line['reveals']}).")
         self.seen = lines
@@ -289,10 +287,7 @@ class _Stay:
         beside = self.out.with_name(f".writing-{os.getpid()}-{self.out.name}")
         shutil.rmtree(beside, ignore_errors=True)
         try:
-            if self.party["agreed"]["job"] == "label":
-                self._write_labels(beside)
-            else:
-                self._write_model(beside)
+            dict(label=self._write_labels, clean=self._write_cleaned, train=self._write_model)[self.agreed.job](beside)
             if self.out.exists():
                 self.out.rmdir()  # it is empty, or it was refused at the beginning
             self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -301,8 +296,8 @@ class _Stay:
             shutil.rmtree(beside, ignore_errors=True)
         # The keys of this job end with it: who steals the identity later cannot open what was sent. So does the copy of the rows.
         shutil.rmtree(self.folder / "memory", ignore_errors=True)
-        for name in ("memory.json", "rows.npy", "rows.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        (self.folder / "memory.json").unlink(missing_ok=True)
+        forget_rows(self.folder)
         write_toml(self.folder / "party.toml", dict(self.party, finished=str(self.out.resolve())), secret=True)
         return self.out
 
@@ -311,18 +306,28 @@ class _Stay:
         path = self.folder / "memory.json"
         return json.loads(path.read_text())["now"] if path.exists() else {}
 
-    def _write_labels(self, out: Path) -> None:
-        from grapevine.core import Client
-        from grapevine.core.store import FileStore, Memory
-        from grapevine.jobs.label import party_labels
-        from grapevine.jobs.label_result import write_party
+    def _has_result(self) -> bool:
+        return RESULT.get(self.agreed.job) in self._memory()
 
+    def _client(self) -> tuple[Party, Client]:
+        """This party's rows and memory at the end, with the result of the job in it."""
         manifest = self._memory()
-        if "result" not in manifest:
+        if not self._has_result():
             raise Mistake(f"the job ended without {self.party['name']}, which was lost on the way: {self.node.log} may say why.")
-        rows, method = load_rows(self.folder), agreed_method(self.party["agreed"])
-        client = Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
-        write_party(out, party_labels(rows, client, method, self.abstain, self.seen))
+        rows = load_rows(self.folder)
+        return rows, Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
+
+    def _write_labels(self, out: Path) -> None:
+        rows, client = self._client()
+        method = self.agreed.made
+        assert isinstance(method, Label)
+        label_result.write_party(out, label.party_labels(rows, client, method, self.abstain, self.seen))
+
+    def _write_cleaned(self, out: Path) -> None:
+        rows, client = self._client()
+        by = client.memory["moments"]
+        scaled = (by["mean"].numpy(), by["std"].numpy()) if self.agreed.settings["scale"] == "standard" else None
+        clean_result.write_party(out, clean.party_cleaned(rows, client, self.agreed.classes, scaled, self.seen))
 
     def _write_model(self, out: Path) -> None:
         """The host's model with this party's own scaling, for `grapevine predict`."""
@@ -333,22 +338,16 @@ class _Stay:
         except Refused:
             return  # a method whose models stay at the parties
         (out / "model.safetensors").write_bytes(data)
-        adopt_model(out / "model.safetensors", self.party["agreed"], load_rows(self.folder).x)
+        adopt_model(out / "model.safetensors", self.agreed, load_rows(self.folder))
 
 
-def adopt_model(path: Path, table: dict[str, Any], x: Any) -> None:
+def adopt_model(path: Path, agreed: Agreement, rows: Party) -> None:
     """Check that a model is of the agreed kind before anything is built from it, and put this party's scaling in."""
-    from dataclasses import replace
-
-    from safetensors import SafetensorError, safe_open
-
-    from grapevine.parties.federation import own_scale
-    from grapevine.run.model import Model, save_model
-
     try:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["grapevine"])
-        wanted = dict(method=table["method"], model=table["model"], shape=[len(table["features"])], classes=table["classes"])
+        wanted = dict(method=agreed.made.name, model=agreed.settings["model"], shape=list(agreed.shape),
+                      classes=list(agreed.classes))  # fmt: skip
         same = all(about.get(key) == value for key, value in wanted.items())
     except (SafetensorError, KeyError, ValueError, TypeError):
         same = False
@@ -356,14 +355,14 @@ def adopt_model(path: Path, table: dict[str, Any], x: Any) -> None:
         path.unlink()
         raise Mistake("the host sent something that is not the agreed model: ask it what happened.")
     model = Model.load(path.parent)
-    save_model(path, replace(model, scale=own_scale(x, table)), about["model"], about["norm"], about["seed"])
+    save_model(path, replace(model, scale=own_scale(rows.x, agreed)), about["model"], about["norm"], about["seed"])
 
 
 def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:
     """The identities that were confirmed before, by name. One that has changed stops everything."""
     pinned: dict[str, str] = {}
     for path in files:
-        for name, entry in (read_toml(path) if path and path.exists() else {}).items():
+        for name, entry in (read_if_there(path) if path else {}).items():
             before, now = entry["identity"], roster.get(name)
             if now is not None and now != before:
                 raise Mistake(
@@ -373,9 +372,3 @@ def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:
                 )
             pinned[name] = before
     return pinned
-
-
-def _lines(path: Path) -> list[dict]:
-    """Whole lines: another process may be writing the last one."""
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

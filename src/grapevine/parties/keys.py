@@ -103,11 +103,17 @@ def make_certificates(folder: Path, federation: str, addresses: Iterable[str]) -
         (folder / "ca.crt").write_bytes(_authority(key, federation).public_bytes(serialization.Encoding.PEM))
     if not (folder / "server.pem").exists():
         authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-        signer = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        signer = _elliptic(serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None))
         key = ec.generate_private_key(ec.SECP256R1())
         _write_key(folder / "server.key", key)
         certificate = _server(key, authority, signer, federation, addresses)
         (folder / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _elliptic(key: object) -> ec.EllipticCurvePrivateKey:
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Mistake("a private key of this folder is not one that Grapevine made: put the old one back, or take a new folder.")
+    return key
 
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
@@ -197,7 +203,7 @@ def make_node_key(folder: Path) -> str:
         key = ec.generate_private_key(ec.SECP384R1())
         form = serialization.PrivateFormat.OpenSSH
         private(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    key = serialization.load_ssh_private_key(path.read_bytes(), None)
+    key = _elliptic(serialization.load_ssh_private_key(path.read_bytes(), None))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     (Path(folder) / "node.pub").write_text(public + "\n")
     return public

@@ -6,6 +6,7 @@ it ends, the pipe closes and the watcher stops the process and all that it start
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,18 +14,39 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.parties import warm
 
-START_SECONDS = 90  # for the SuperLink to listen; it imports a lot, and the machine may be busy
-COMMAND_SECONDS = 120  # for one `flwr` command
+START_SECONDS = 300  # for the SuperLink to listen; it imports a lot, and the machine may be busy
+COMMAND_SECONDS = 300  # for one `flwr` command
 STOP_SECONDS = 8  # for a process to end by itself once it is told
+
+
+APP = """\
+[project]
+name = "grapevine-app"
+version = "1.0.0"
+description = "Grapevine between real parties. The code is the Grapevine that is installed at each of them."
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "grapevine"
+
+[tool.flwr.app.components]
+serverapp = "grapevine.parties.flower:server_app"
+clientapp = "grapevine.parties.flower:client_app"
+
+[tool.flwr.app.config]
+federation-folder = ""
+experiment-folder = ""
+"""
 
 
 # ---------------------------------------------------------------- processes and their children
@@ -46,7 +68,7 @@ def children(pid: int) -> list[int]:
 def _parents() -> list[tuple[int, int]]:
     if not Path("/proc/self/stat").exists():
         text = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, timeout=10).stdout
-        return [tuple(map(int, line.split())) for line in text.splitlines() if len(line.split()) == 2]
+        return [(int(pair[0]), int(pair[1])) for pair in map(str.split, text.splitlines()) if len(pair) == 2]
     pairs = []
     for name in os.listdir("/proc"):
         try:
@@ -117,17 +139,24 @@ def stop(process: subprocess.Popen | None) -> None:
         stop_tree(process)
 
 
-def watch(command: Sequence[str], pipe: IO[bytes]) -> int:
+def watch(command: Sequence[str], pipe: int) -> int:
     """Run a command until it ends, the pipe is closed, or this process is told to end."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     ended = threading.Event()
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, lambda *_: ended.set())
-    threading.Thread(target=lambda: (pipe.read(), ended.set()), daemon=True).start()
+    threading.Thread(target=_until_closed, args=(pipe, ended), daemon=True).start()
     while process.poll() is None and not ended.wait(0.1):
         pass
-    stop_tree(process) if process.poll() is None else None
+    if process.poll() is None:
+        stop_tree(process)
     return process.returncode
+
+
+def _until_closed(pipe: int, ended: threading.Event) -> None:
+    while os.read(pipe, 1024):  # not a file object: one that a thread still reads at the end makes Python abort
+        pass
+    ended.set()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -156,41 +185,75 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    try:
-        from grapevine.parties import flower
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flwr":
-            raise
-        raise Mistake("real parties need Flower: pip install 'grapevine-fl[flower]'.") from None
+    """The environment of every Flower process: no telemetry, no update check, nothing installed, files in `home` alone."""
+    if importlib.util.find_spec("flwr") is None:
+        raise Mistake("real parties need Flower, which needs Python 3.11: pip install 'grapevine-fl[flower]'.")
     home.mkdir(parents=True, exist_ok=True)
-    return flower.environment(home)
+    places = [str(home.resolve() / "bin"), sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
+    return dict(
+        os.environ,
+        FLWR_HOME=str(home.resolve()),
+        FLWR_TELEMETRY_ENABLED="0",
+        FLWR_DISABLE_UPDATE_CHECK="1",
+        FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.25",  # a second by default: how long a message waits for its process
+        RAY_USAGE_STATS_ENABLED="0",
+        PATH=os.pathsep.join(places),
+    )
 
 
-class SuperLink:
-    """The host's SuperLink. It listens on loopback alone; `gate.Gate` is what parties reach."""
+def write_app(folder: Path) -> Path:
+    """The folder that `flwr run` bundles and sends: a description without code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(APP)
+    return folder
 
-    def __init__(self, folder: Path):
-        self.folder, self.port = Path(folder).resolve(), free_port()
-        self.log = self.folder / "log" / "superlink.txt"
+
+class _Program:
+    """One of Flower's programs: its folder, its log, and whether it runs."""
+
+    def __init__(self, folder: Path, name: str):
+        self.folder = Path(folder).resolve()
+        self.log = self.folder / "log" / f"{name}.txt"
         self.env = environment(self.folder / "flower")
         self._process: subprocess.Popen | None = None
 
+    def _start(self, *words: str) -> None:
+        self._process = start(warm.command(*words), self.env, self.log)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def stop(self) -> None:
+        stop(self._process)
+        self._process = None
+
+
+class SuperLink(_Program):
+    """The host's SuperLink. It listens on loopback alone; `gate.Gate` is what parties reach."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, "superlink")
+        self.port = free_port()
+
     def start(self) -> SuperLink:
         where = self.folder
-        self._process = start(
-            warm.command(
-                "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth",
-                "--disable-runtime-dependency-installation", "--ssl-ca-certfile", str(where / "ca.crt"), "--ssl-certfile",
-                str(where / "server.pem"), "--ssl-keyfile", str(where / "server.key"),
-            ),
-            self.env, self.log,
+        self._start(
+            "flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation", "--ssl-ca-certfile", str(where / "ca.crt"), "--ssl-certfile",
+            str(where / "server.pem"), "--ssl-keyfile", str(where / "server.key"),
         )  # fmt: skip
         config = f'[superlink]\ndefault = "host"\n[superlink.host]\naddress = "127.0.0.1:{self.port}"\n'
         config += f"root-certificates = {json.dumps(str(where / 'ca.crt'))}\n"
         (where / "flower" / "config.toml").write_text(config)
         until = time.monotonic() + START_SECONDS
         while not self._listens():
-            if self._process.poll() is not None or time.monotonic() > until:
+            if not self.running or time.monotonic() > until:
                 self.stop()
                 raise Mistake(f"the SuperLink did not start: {self.log} says why ({last_lines(self.log, 1)[:200]}).")
             time.sleep(0.2)
@@ -203,10 +266,6 @@ class SuperLink:
             return False
         return True
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def register(self, name: str, node_key: str) -> None:
         """Let a node with this key in. Once per key and SuperLink."""
         path = self.folder / "flower" / f"{name}.pub"
@@ -215,8 +274,6 @@ class SuperLink:
 
     def run(self) -> str:
         """Start the job; the run's id."""
-        from grapevine.parties.flower import write_app
-
         app = write_app(self.folder / "flower" / "app")
         config = f"federation-folder={json.dumps(str(self.folder))}"
         return str(self._command("run", str(app), "host", "--run-config", config)["run-id"])
@@ -246,40 +303,24 @@ class SuperLink:
             raise Mistake(f"`flwr {' '.join(words[:2])}` failed ({why}): {self.log} may say more.")
         return told
 
-    def stop(self) -> None:
-        stop(self._process)
-        self._process = None
 
-
-class SuperNode:
+class SuperNode(_Program):
     """A party's SuperNode: one connection out to the host, and a port on loopback for the processes it starts."""
 
-    def __init__(self, folder: Path, place: str):
-        self.folder, self.place = Path(folder).resolve(), place
-        self.log = self.folder / "log" / "supernode.txt"
-        self.env = environment(self.folder / "flower")
-        self._process: subprocess.Popen | None = None
+    def __init__(self, folder: Path, place: str, **environment: str):
+        super().__init__(folder, "supernode")
+        self.place = place
+        self.env.update(environment)
 
     def start(self) -> SuperNode:
         where = self.folder
-        self._process = start(
-            warm.command(
-                "flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
-                "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
-                "--node-config", f"party-folder={json.dumps(str(where))}",
-            ),
-            self.env, self.log,
+        self._start(
+            "flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
+            "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
+            "--node-config", f"party-folder={json.dumps(str(where))}",
         )  # fmt: skip
         return self
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def stop(self) -> None:
-        stop(self._process)
-        self._process = None
-
 
 if __name__ == "__main__":
-    sys.exit(watch(sys.argv[1:], sys.stdin.buffer))
+    sys.exit(watch(sys.argv[1:], 0))

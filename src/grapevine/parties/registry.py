@@ -21,7 +21,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,13 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
 from grapevine.crypto.agreement import PUBLIC_BYTES, fingerprint
-from grapevine.parties.federation import agreed, check_name, read_toml, settings_hash, write_toml
+from grapevine.parties.federation import Host, load_host
+from grapevine.parties.files import check_name, read_if_there, write_toml
 from grapevine.parties.keys import Token, ca_fingerprint, check_node_key, new_secret, secret_hash
+from grapevine.run.folder import lock
 
 TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
+BOOKS_SECONDS = 30  # for another process to let go of the books
 HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
 CALL_SECONDS = 15  # for one call of a party
 REPLY_BYTES = 2**20  # of a reply of the host
@@ -76,33 +79,29 @@ class Registry:
     # ------------------------------------------------------------ on disk
 
     @property
-    def table(self) -> dict[str, Any]:
-        return read_toml(self.folder / "federation.toml")
+    def host(self) -> Host:
+        return load_host(self.folder)
 
     def roster(self) -> dict[str, dict[str, Any]]:
-        path = self.folder / "roster.toml"
-        return read_toml(path) if path.exists() else {}
+        return read_if_there(self.folder / "roster.toml")
 
     def invitations(self) -> dict[str, dict[str, Any]]:
-        path = self.folder / "invitations.toml"
-        return read_toml(path) if path.exists() else {}
+        return read_if_there(self.folder / "invitations.toml")
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """One process and one thread at a time: `grapevine host --invite` runs beside the host."""
-        from grapevine.run.folder import lock
-
-        with self._lock:
-            for attempt in range(50):
+        with self._lock, ExitStack() as stack:
+            until = time.monotonic() + BOOKS_SECONDS
+            while True:
                 try:
-                    held = lock(self.folder / "books.lock")
+                    stack.enter_context(lock(self.folder / "books.lock"))
                     break
                 except Mistake:
-                    if attempt == 49:
+                    if time.monotonic() > until:
                         raise
                     time.sleep(0.1)
-            with held:
-                yield
+            yield
 
     # ------------------------------------------------------------ invitations
 
@@ -110,21 +109,21 @@ class Registry:
         """A token for one party. `again` forgets keys that the party has lost: all others must confirm the new ones."""
         check_name(name)
         with self._changing():
-            table, roster, invitations = self.table, self.roster(), self.invitations()
+            host, roster, invitations = self.host, self.roster(), self.invitations()
             if name in roster and not again:
                 raise Mistake(
                     f"{name} has joined (fingerprint {roster[name]['fingerprint']}): it goes on with `grapevine join --home`, "
                     "and if it lost its keys, say --again."
                 )
-            if name not in table["parties"]:
-                write_toml(self.folder / "federation.toml", dict(table, parties=sorted([*table["parties"], name])))
+            if name not in host.parties:
+                replace(host, parties=tuple(sorted([*host.parties, name]))).save()
             secret = new_secret()
             invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)
             write_toml(self.folder / "invitations.toml", invitations, secret=True)
             if roster.pop(name, None):
                 write_toml(self.folder / "roster.toml", roster)
         ca = ca_fingerprint((self.folder / "ca.crt").read_bytes())
-        return Token(table["address"], table["port"], table["name"], name, ca, secret)
+        return Token(host.address, host.port, host.agreed.name, name, ca, secret)
 
     def _known(self, name: str, secret: bytes) -> dict[str, Any]:
         invitation = self.invitations().get(name)
@@ -142,8 +141,8 @@ class Registry:
 
     def settings(self, name: str, secret: bytes) -> dict[str, Any]:
         self._known(name, secret)
-        table = self.table
-        return dict(agreed=agreed(table), hash=settings_hash(table), parties=sorted(table["parties"]), time=time.time(),
+        host = self.host
+        return dict(agreed=host.agreed.to_dict(), hash=host.agreed.hash, parties=sorted(host.parties), time=time.time(),
                     version=__version__)  # fmt: skip
 
     def enrol(self, name: str, secret: bytes, node_key: str, identity: str) -> dict[str, Any]:
@@ -162,7 +161,7 @@ class Registry:
                     "if that was you, say --home of that time; if not, warn the host, who can invite again.",
                 )
             if self.phase != "gathering":
-                raise Refused(409, f"federation {self.table['name']} has begun without '{name}': wait for the next job.")
+                raise Refused(409, f"federation {self.host.agreed.name} has begun without '{name}': wait for the next job.")
             for other, theirs in roster.items():
                 if theirs["identity"] == entry["identity"] or theirs["node_key"] == node_key:
                     raise Refused(409, f"'{other}' has this key already: every party makes its own, in a folder of its own.")
@@ -179,22 +178,16 @@ class Registry:
             raise Refused(409, f"'{name}' has not joined yet: run `grapevine join` with the invitation.")
         with self._lock:
             old = self.here.get(name)
-            if (
-                old
-                and old.process not in ("", process)
-                and old.state not in ("left", "refused")
-                and time.time() - old.seen < HERE_SECONDS
-            ):
+            gone = old is None or old.state in ("left", "refused") or time.time() - old.seen > HERE_SECONDS
+            if old and not gone and old.process not in ("", process):
                 raise Refused(409, f"'{name}' is here already from another process: stop that one, or wait {HERE_SECONDS} s.")
             self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
             return self.view()
 
     def view(self) -> dict[str, Any]:
-        roster, table = self.roster(), self.table
-        now = time.time()
-        present = [name for name, p in self.here.items() if now - p.seen < HERE_SECONDS and p.state != "left"]
-        told = dict(phase=self.phase, sentence=self.sentence, epoch=self.epoch, parties=sorted(table["parties"]),
-                    joined=sorted(roster), here=sorted(present), hash=settings_hash(table), time=now)  # fmt: skip
+        roster, host = self.roster(), self.host
+        told = dict(phase=self.phase, sentence=self.sentence, epoch=self.epoch, parties=sorted(host.parties),
+                    joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time())  # fmt: skip
         if self.phase != "gathering":
             told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
         return told
@@ -210,9 +203,10 @@ class Registry:
 
     # ------------------------------------------------------------ what the host does
 
-    def present(self) -> list[str]:
+    def present(self, within: float = HERE_SECONDS) -> list[str]:
+        """Who has been heard of within so many seconds, and has not left."""
         with self._lock:
-            return self.view()["here"]
+            return sorted(name for name, p in self.here.items() if time.time() - p.seen < within and p.state != "left")
 
     def close(self, names: list[str]) -> None:
         """Nobody joins from now on; `names` take part."""
@@ -267,9 +261,9 @@ class HostLink:
 
     def call(self, what: str, **payload: Any) -> dict[str, Any]:
         """A request and its reply. A refusal of the host is a `Mistake` with the host's sentence."""
-        body = json.dumps(dict(payload, name=self.token.name, secret=self.token.secret.hex())).encode()
+        data = self._post(what, REPLY_BYTES, **payload)
         try:
-            reply = json.loads(self._request(self._context(), "POST", what, body, REPLY_BYTES))
+            reply = json.loads(data)
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
@@ -280,14 +274,14 @@ class HostLink:
         return self.call("here", process=self.process, state=state, confirmed=confirmed, sentence=sentence)
 
     def fetch_model(self) -> bytes:
-        body = json.dumps(dict(name=self.token.name, secret=self.token.secret.hex())).encode()
-        return self._request(self._context(), "POST", "model", body, MODEL_BYTES)
+        return self._post("model", MODEL_BYTES)
 
-    def _context(self) -> ssl.SSLContext:
+    def _post(self, what: str, limit: int, **payload: Any) -> bytes:
+        body = json.dumps(dict(payload, name=self.token.name, secret=self.token.secret.hex())).encode()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks the name and the chain, and knows this authority alone
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_verify_locations(cadata=self.ca.decode("ascii"))
-        return context
+        return self._request(context, "POST", what, body, limit)
 
     def _request(self, context: ssl.SSLContext, verb: str, what: str, body: bytes, limit: int) -> bytes:
         connection = http.client.HTTPSConnection(self.token.address, self.token.port, timeout=CALL_SECONDS, context=context)

@@ -12,21 +12,27 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grapevine import methods
+from grapevine.core import Id, StepError, Transport, party_name, wire, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore, write_atomically
+from grapevine.crypto.agreement import Identity
+from grapevine.crypto.stream import fresh_secret
 from grapevine.jobs.settings import TrainSettings
-
-if TYPE_CHECKING:
-    from grapevine.core import Transport
-    from grapevine.run.driver import Progress
-    from grapevine.run.experiment import Experiment
-    from grapevine.run.simulate import Simulation
+from grapevine.jobs.splits import make_split
+from grapevine.parties import processes
+from grapevine.parties.files import whole_lines
+from grapevine.run.driver import Progress
+from grapevine.run.experiment import Experiment
+from grapevine.run.simulate import Simulation
 
 START_SECONDS = 300  # until the driver runs: Ray takes its time
 
@@ -43,8 +49,6 @@ def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
     """Run the job to its end; its results are then in its folder. Ctrl-C stops all processes."""
     if importlib.util.find_spec("ray") is None:
         raise Mistake("--runtime flower-sim needs Ray: pip install 'flwr[simulation]==1.41.0', or say --runtime local.")
-    from grapevine.parties import processes
-
     home = Path(tempfile.mkdtemp(prefix="gv-"))  # short: Ray's sockets lie in it
     (home / "job.json").write_text(json.dumps(job))
     port, env = processes.free_port(), dict(processes.environment(home / "flower"), RAY_TMPDIR=str(home))
@@ -61,11 +65,7 @@ def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
 
 
 def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dict[str, Any]) -> None:
-    import subprocess
-
-    from grapevine.parties.flower import write_app
-
-    app = write_app(home / "flower" / "app")
+    app = processes.write_app(home / "flower" / "app")
     (home / "flower" / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
     config = f"num-supernodes={clients} client-resources-num-cpus=1"
     if "RAY_ADDRESS" not in os.environ:  # else the cluster that is there says how many cores it has
@@ -86,17 +86,14 @@ def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dic
 
 def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> None:
     """Tell how far it is until it has ended, well or not."""
-    from grapevine.core import StepError
-    from grapevine.parties.processes import alive
-
     began, ended, told, until = home / "began", home / "ended.json", 0, time.monotonic() + START_SECONDS
     while True:
         over = ended.exists()
-        gone = not alive(int(began.read_text())) if began.exists() else time.monotonic() > until
+        gone = not processes.alive(int(began.read_text())) if began.exists() else time.monotonic() > until
         if not over and (gone or link.poll() is not None) and not ended.exists():
             raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
-        lines = _whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
-        for line in map(json.loads, lines[told:]):
+        lines = whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
+        for line in lines[told:]:
             progress(line["round"], job["settings"]["rounds"], line)
         told = len(lines)
         if over:
@@ -107,34 +104,22 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
         raise (StepError if how["kind"] == "StepError" else Mistake)(how["sentence"])
 
 
-def _whole_lines(path: Path) -> list[str]:
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
 # ---------------------------------------------------------------- driver and workers
 
 
-def experiment(job: dict[str, Any], simulation: Callable[..., Simulation] | None = None) -> Experiment:
-    from grapevine import methods
-    from grapevine.core import with_settings
-    from grapevine.jobs.splits import make_split
-    from grapevine.run.experiment import Experiment
-
+def experiment(job: dict[str, Any], simulation: Callable[..., Simulation] = Simulation) -> Experiment:
     os.chdir(job["folder"])  # a data file may have been named from there
     s = TrainSettings.from_dict(job["settings"])
-    more = {} if simulation is None else dict(simulation=simulation)
-    return Experiment(with_settings(methods.find(job["method"]), s.set), make_split(s, s.seed), out=job["out"], **more, **s.run())
+    method = with_settings(methods.find(job["method"]), s.set)
+    return Experiment(method, make_split(s, s.seed), out=job["out"], simulation=simulation, **s.run())
 
 
 def drive(home: Path, connect: Callable[[int], Transport]) -> None:
     """The driver's process: run the experiment, and say how it ended."""
-    from grapevine.core import StepError
-    from grapevine.core.store import write_atomically
-
     job = json.loads((home / "job.json").read_text())
     ended = dict(kind="", sentence="")
     try:
-        made = experiment(job, partial(_workers, home, connect))
+        made = experiment(job, partial(Workers, home, connect))
         write_atomically(home / "began", str(os.getpid()).encode())
         made.run(job["resume"])
     except (Mistake, StepError) as error:
@@ -146,34 +131,27 @@ def drive(home: Path, connect: Callable[[int], Transport]) -> None:
         write_atomically(home / "ended.json", json.dumps(ended).encode())
 
 
-def _workers(home: Path, connect: Callable[[int], Transport], *args: Any) -> Simulation:
+class Workers(Simulation):
     """`simulate.Simulation` for the driver, with its exchanges carried to the workers."""
-    from grapevine.core import Id, StepError, wire
-    from grapevine.core.store import write_atomically
-    from grapevine.crypto.agreement import Identity
-    from grapevine.crypto.stream import fresh_secret
-    from grapevine.run.simulate import Simulation
 
-    class Workers(Simulation):
-        def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
-            asked = {id: dict(client=id, memory=self.manifests.get(id, {}), payload=payload) for id, payload in requests.items()}
-            answers = carrier.exchange(step, asked, round)
-            for id in requests:
-                if id not in answers or "failed" in answers[id]:
-                    why = answers[id]["failed"] if id in answers else f"client {id}, step {step}, round {round}: no answer"
-                    raise StepError(why)
-                self.manifests[id] = answers[id]["memory"]
-                self.flops += answers[id]["flops"]
-                self.add_judged(answers[id]["judged"])
-            return {id: answers[id]["reply"] for id in requests}
+    def __init__(self, home: Path, connect: Callable[[int], Transport], *args: Any):
+        super().__init__(*args)
+        self.carrier = connect(len(self.data))
+        # Clients' identities as the workers will have them. They guard nothing: all of this is one user's simulation.
+        secrets = {id: fresh_secret() for id in self.data}
+        self.identities = {id: Identity(secret) for id, secret in secrets.items()}
+        write_atomically(home / "identities", wire.encode(secrets))
 
-    simulation = Workers(*args)
-    carrier = connect(len(simulation.data))
-    # Clients' identities as the workers will have them. They guard nothing: all of this is one user's simulation.
-    secrets = {id: fresh_secret() for id in simulation.data}
-    simulation.identities = {id: Identity(secret) for id, secret in secrets.items()}
-    write_atomically(home / "identities", wire.encode(secrets))
-    return simulation
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+        asked = {id: dict(client=id, memory=self.manifests.get(id, {}), payload=payload) for id, payload in requests.items()}
+        answers = self.carrier.exchange(step, asked, round)
+        for id in requests:
+            if id not in answers or "failed" in answers[id]:
+                raise StepError(answers[id]["failed"] if id in answers else f"client {id}, step {step}, round {round}: no answer")
+            self.manifests[id] = answers[id]["memory"]
+            self.flops += answers[id]["flops"]
+            self.add_judged(answers[id]["judged"])
+        return {id: answers[id]["reply"] for id in requests}
 
 
 _worker: dict[Path, Simulation] = {}  # a worker lives on: it builds the experiment once
@@ -181,8 +159,6 @@ _worker: dict[Path, Simulation] = {}  # a worker lives on: it builds the experim
 
 def work(home: Path, request: dict) -> dict:
     """A worker's process: one step of one client. An error is told in full; the driver then stops the run."""
-    from grapevine.core import StepError
-
     asked = request["payload"]
     id, step, round = asked["client"], request["step"], request["round"]
     try:
@@ -198,15 +174,11 @@ def work(home: Path, request: dict) -> dict:
 
 
 def _build(home: Path) -> Simulation:
-    from grapevine.core import party_name, wire
-    from grapevine.core.store import FileStore
-    from grapevine.crypto.agreement import Identity
-    from grapevine.run.simulate import Simulation
-
-    e = experiment(json.loads((home / "job.json").read_text()))
-    data = {i: e.split.client(i, e.settings.device) for i in range(len(e.split.parts))}
-    store = FileStore(Path(e.out) / "checkpoint" / "objects")
-    made = Simulation(e.method, data, e.models(), e.settings.seed, store=store, truth=lambda i: e.split.client_truth(i)[1])
+    job = json.loads((home / "job.json").read_text())
+    e = experiment(job)
+    data: dict[Id, Any] = {i: e.split.client(i, e.settings.device) for i in range(len(e.split.parts))}
+    store = FileStore(Path(job["out"]) / "checkpoint" / "objects")
+    made = Simulation(e.method, data, e.models(), e.settings.seed, store=store, truth=lambda i: e.split.client_truth(int(i))[1])
     made.identities = {id: Identity(secret) for id, secret in wire.decode((home / "identities").read_bytes()).items()}
     made.pinned = {party_name(id): identity.public for id, identity in made.identities.items()}
     return made

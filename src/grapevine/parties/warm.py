@@ -26,11 +26,12 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 # What is started as a fork of a program. The host's own `flwr` calls are forks as well.
 STARTS = {
@@ -206,7 +207,7 @@ class OwnCodeOnly:
     def __init__(self, folder: Path):
         self.folder = folder.resolve()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
         for place in places:

@@ -32,10 +32,10 @@ def write(folder: Path, summary: dict[str, Any]) -> Path:
 
 
 def make(folder: Path, summary: dict[str, Any]) -> Page:
-    """The page of a clean job. `summary` is its result.json."""
+    """The page of a clean job. `summary` is its result.json; a host's has no numbers of the parties that `cleaned`."""
     with files_of(folder, "a clean job of Grapevine"):
         parties, method = summary["per_client"], summary["settings"]
-        names = many(len(parties), "party", "parties")
+        names = many(len(parties or summary["cleaned"]), "party", "parties")
         told = dict(method, seed=summary["seed"], classes=summary["data"]["classes"], version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary["command"] else []
         sections = [
@@ -50,7 +50,8 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         ]
         return Page(
             f"Labels of {names} cleaned", f"Clean job · {names} · MP-SSFL · model {method['model']}", sections=sections,
-            foot=f"Made by Grapevine {summary['version']}. It shows rows of all parties: it is for those who may see them.",
+            foot=f"Made by Grapevine {summary['version']}."
+            + (" It shows rows of all parties: it is for those who may see them." if parties else ""),
             **_head(summary, parties, method["tau"]),
         )  # fmt: skip
 
@@ -73,12 +74,16 @@ def _head(summary: dict, parties: list[dict], tau: float) -> dict[str, Any]:
              "set aside": count(aside), "right before": percent(before), "right after": percent(after),
              "time": duration(summary["seconds"])}  # fmt: skip
     tiles = {name: value for name, value in tiles.items() if value != "—"}
-    return dict(
-        heading=f"{heading} and {count(aside)} rows were set aside.", about=told, tiles=tiles, notices=summary["warnings"]
-    )
+    heading += f" and {count(aside)} rows were set aside."
+    if not parties:
+        tiles = {"time": tiles["time"]}
+        heading = f"{', '.join(summary['cleaned'])} have cleaned labels, and only they know them."
+    return dict(heading=heading, about=told, tiles=tiles, notices=summary["warnings"])
 
 
 def _parties(parties: list[dict]) -> list[Part]:
+    if not parties:
+        return []
     counts = {"rows": [p["n"] for p in parties], "kept": [p["kept"] for p in parties],
               "mended": [p["mended"] - p["labelled"] for p in parties], "newly labelled": [p["labelled"] for p in parties],
               "set aside": [p["set_aside"] for p in parties]}  # fmt: skip

@@ -1,0 +1,142 @@
+"""What all parties of a federation agree on: the job, its method and settings, and what a row is. Nothing of it can change later.
+
+The hash of an agreement is in every request, and a party answers none with another hash than that of its own. Method and networks
+are made from the agreement alone, the same at the host and at every party.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from grapevine import methods
+from grapevine.core import Meter, Method, ModelSource, with_settings
+from grapevine.core.errors import Mistake
+from grapevine.core.version import __version__
+from grapevine.jobs import label
+from grapevine.jobs.settings import CleanSettings, LabelSettings
+from grapevine.methods.mp_ssfl import Clean
+from grapevine.parties.files import check_name
+from grapevine.parties.settings import JOBS
+from grapevine.run.experiment import check_head
+from grapevine.run.model import model_source
+from grapevine.run.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A row has this `shape` for the method; it comes from a table with these `features`, from images, or from `embed`.
+
+    `embed` is a pretrained network's name, or the SHA-256 of a finished run's model. `server`: the host has labelled rows of its
+    own; which ones is not said. Without an agreed `seed` everybody draws one.
+    """
+
+    name: str
+    job: str
+    quorum: int
+    settings: dict[str, Any]  # of the job, as `Settings.agreed` gives them
+    shape: tuple[int, ...]
+    method: str = ""
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    embed: str = ""
+    scale: str = "own"  # train: each party standardises by its own means and deviations, which it tells nobody; or none
+    server: bool = False
+    seed: int | None = None
+    version: str = __version__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values that TOML and JSON have; what is not there is left out."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {name: value for name, value in plain.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Agreement:
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+        return cls(**values)
+
+    @property
+    def hash(self) -> str:
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(b"grapevine agreement 2\n" + text.encode()).hexdigest()
+
+    # ------------------------------------------------------------ what is made from it
+
+    @cached_property
+    def made(self) -> Method:
+        """The method."""
+        if self.version != __version__:
+            raise Mistake(f"federation {self.name} runs Grapevine {self.version}, and here is {__version__}: install the same.")
+        if self.job not in JOBS:
+            raise Mistake(f"job '{self.job}' is not known: take {', '.join(JOBS)}.")
+        return dict(label=self._label, train=self._train, clean=self._clean)[self.job]()
+
+    def _label(self) -> Method:
+        return label.make_method(LabelSettings.from_dict({**self.settings, "seed": self.seed}))
+
+    def _clean(self) -> Method:
+        s = CleanSettings.from_dict(self.settings)
+        if s.epochs is None or s.model is None:
+            raise Mistake("clean: an agreement names the epochs and the model.")
+        return Clean(s.tau, s.upsilon, s.epochs, scale=s.scale, counts=s.counts, impute=s.impute)
+
+    def _train(self) -> Method:
+        if ":" in self.method:  # a file of the party's disk, chosen by the host
+            raise Mistake(f"method '{self.method}' is a file: between parties a method is named, install it as an entry point.")
+        texts = {name: str(value) for name, value in self.settings.get("set", {}).items()}
+        method = with_settings(methods.find(self.method), texts)
+        places = {"server", "both"} if self.server else {"clients"}
+        if not places & method.takes:
+            raise Mistake(f"{method.name} cannot use labels at the parties alone: give the host labelled rows with --server FILE."
+                          if not self.server else f"{method.name} cannot use the host's rows: leave --server out.")  # fmt: skip
+        return method
+
+    def run_settings(self, seed: int) -> RunSettings:
+        """Of a training job."""
+        known = {f.name for f in fields(RunSettings)}
+        said = {name: value for name, value in self.settings.items() if name in known}
+        return RunSettings(**said | dict(seed=seed, device="cpu", workers=1, latent=0))
+
+    def models(self, seed: int) -> ModelSource | None:
+        """Networks for the agreed rows and classes; None for the label job, which trains nothing."""
+        if self.job == "label":
+            return None
+        return model_source(self.made, self.settings["model"], self.shape, len(self.classes), self.settings.get("norm"), seed)
+
+    # ------------------------------------------------------------ refusals
+
+    def check(self, parties: tuple[str, ...]) -> None:
+        """Refuse what cannot work when the host writes it down, not when everybody is there."""
+        check_name(self.name, "federation")
+        for party in parties:
+            check_name(party)
+            if parties.count(party) > 1:
+                raise Mistake(f"two parties are called '{party}': every party needs its own name.")
+        if len(parties) < 2:
+            raise Mistake(f"{len(parties)} party is named: a federation has at least two, as in --parties north,south,east.")
+        if not 2 <= self.quorum <= len(parties):
+            raise Mistake(f"quorum is {self.quorum}: of {len(parties)} parties take 2 to {len(parties)}.")
+        if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
+            raise Mistake("what is a row? Say --features COL,..., --shape 3x32x32, or --schema FILE, a table or folder of images "
+                          "as the parties have.")  # fmt: skip
+        if self.scale not in ("own", "none"):
+            raise Mistake(f"scale '{self.scale}' is not known: take own or none.")
+        method = self.made
+        if self.job == "label":
+            if len(self.shape) > 1:
+                raise Mistake("the label job compares features: say --embed efficientnet-lite0, or --embed RUN, for images.")
+            return
+        if self.job == "clean" and not self.server:
+            raise Mistake("clean measures the parties' labels by the host's: say --server FILE, labelled rows of its own.")
+        if len(self.classes) < 2:
+            raise Mistake("a model needs its classes beforehand: say --classes NAME,NAME,... or --server FILE.")
+        models = self.models(0)
+        assert models is not None
+        models.new(None, Meter())
+        check_head(method, models, len(self.classes))
+        if self.job == "train":
+            self.run_settings(0)

@@ -1,0 +1,115 @@
+"""A new federation from what its host says: what a row is, the classes and the host's own rows are found out."""
+
+from __future__ import annotations
+
+import math
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from grapevine.core.errors import Mistake
+from grapevine.core.param import Settings
+from grapevine.data import tables
+from grapevine.data.embed import DIMENSIONS
+from grapevine.data.pictures import read_images
+from grapevine.jobs import clean
+from grapevine.jobs.reading import Party, as_images
+from grapevine.jobs.settings import CleanSettings
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.federation import Host, Timeouts
+from grapevine.parties.rows import Source, model_hash, read_rows
+from grapevine.parties.settings import HostSettings
+from grapevine.run.model import Model
+
+
+def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Party | None]:
+    """The host's settings and its own rows. Everything is written out, so that all parties agree to the same."""
+    if said.seed is not None and not said.reproducible:
+        raise Mistake(f"seed {said.seed} would make hyperplanes predictable: leave --seed out, or say --reproducible too.")
+    if said.reproducible and said.seed is None:
+        raise Mistake("--reproducible needs a seed: say --seed N too.")
+    train = job.job == "train"
+    if said.method and not train:
+        raise Mistake(f"--method is not for --job {job.job}: leave it out.")
+    if said.scale == ("standard" if train else "own"):
+        raise Mistake(f"--scale {said.scale} is not for --job {job.job}: take {'own' if train else 'standard'} or none.")
+    features, shape, embed = _form(said)
+    settings = {name: value for name, value in job.agreed().items() if name != "embed"}
+    if said.scale and not train:
+        settings["scale"] = said.scale
+    agreed = Agreement(
+        said.name or folder.resolve().name, job.job, said.quorum or max(2, math.ceil(2 * len(said.parties) / 3)), settings, shape,
+        (said.method or "fedavg") if train else "", features, said.classes, embed, (said.scale or "own") if train else "own",
+        said.server is not None, said.seed,
+    )  # fmt: skip
+    rows = read_rows(Source(said.server, said.label, said.id, said.embed), agreed, "server") if said.server else None
+    agreed = replace(agreed, settings=_complete(agreed, rows), classes=said.classes or _classes(agreed, rows))
+    times = Timeouts(said.wait, said.wait, step=said.step_timeout)
+    return Host(folder, agreed, said.parties, said.address or socket.getfqdn(), said.port, said.bind, times), rows
+
+
+def _classes(agreed: Agreement, rows: Party | None) -> tuple[str, ...]:
+    return () if rows is None or agreed.job == "label" else tuple(tables.sort_names(rows.classes))
+
+
+def _complete(agreed: Agreement, rows: Party | None) -> dict[str, Any]:
+    """The job's settings with those filled in that depend on the rows."""
+    settings = dict(agreed.settings)
+    if agreed.job == "label":
+        return settings
+    if agreed.job == "train":
+        settings.setdefault("model", "cnn" if len(agreed.shape) == 3 else "mlp")
+    elif rows is not None:
+        told = CleanSettings.from_dict(dict(settings, embed=agreed.embed or None))
+        settings |= dict(model=clean.model_name(told, rows), epochs=clean.make_method(told, rows).epochs)
+    return settings
+
+
+# ---------------------------------------------------------------- what a row is
+
+
+def _form(said: HostSettings) -> tuple[tuple[str, ...], tuple[int, ...], str]:
+    """Columns (of a table), a row's shape for the method, and the name or the hash of what embeds it."""
+    features, shape = _raw(said)
+    if said.embed is None:
+        return features, shape, ""
+    if said.embed in DIMENSIONS:
+        if features:
+            raise Mistake(f"{said.embed} takes images, and these are tables: leave --embed out, or name a run trained on tables.")
+        return (), (DIMENSIONS[said.embed],), said.embed
+    width = Model.load(said.embed).network.features_dim
+    if width is None:
+        raise Mistake(f"the run {said.embed} does not say how long its features are: take another.")
+    return features, (width,), model_hash(said.embed)
+
+
+def _raw(said: HostSettings) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Columns and shape of the rows as they are read."""
+    if said.shape:
+        return (), _numbers(said.shape)
+    like = said.schema or said.server
+    if like is None:
+        return said.features, (len(said.features),) if said.features else ()
+    if Path(like).expanduser().is_dir():
+        return (), tuple(read_images(like).x.shape[1:])
+    path = tables.existing_file(like)
+    if path.suffix.lower() == ".npz":
+        with tables.open_npz(path) as arrays:
+            pixels = as_images(tables.take_array(path, arrays, "X"))
+        if pixels is None:
+            raise Mistake(f"{path} does not name its columns: give a .csv or .parquet, or --features.")
+        return (), tuple(pixels.shape[1:])
+    named = tables.Columns(said.label, said.id, list(said.features) or None)
+    features = tables.choose_columns(path, tables.column_names(path), named)[1]
+    return tuple(features), (len(features),)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(n) for n in text.lower().replace("×", "x").split("x"))
+    except ValueError:
+        shape = ()
+    if len(shape) != 3 or min(shape) < 1 or shape[0] not in (1, 3):
+        raise Mistake(f"--shape {text}: write channels (1 or 3), height and width, as in 3x32x32.")
+    return shape

@@ -1,0 +1,195 @@
+"""Rows of a party, or of the host: read once, checked against the agreement, kept in its folder, and as steps see them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from grapevine.core.errors import Mistake
+from grapevine.core.rows import ClientData, Rows, Scale
+from grapevine.data import tables
+from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
+from grapevine.data.embed import DIMENSIONS, embed_images
+from grapevine.data.pictures import read_images
+from grapevine.jobs.reading import PIXELS, Party, as_images, model_features
+from grapevine.parties.agreement import Agreement
+from grapevine.run.model import Model
+
+HELD_OUT = 0.2  # of a party's labelled rows in a training job: half to choose the best round by, half to report
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: a table, an .npz or a folder of images, its columns, and the run that the agreed `embed` means."""
+
+    path: str
+    label: str | None = None
+    id: str | None = None
+    embed: str | None = None
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
+    """A file or folder, checked against the agreement: columns by name and in the agreed order, classes by name."""
+    model = embedding_run(source.embed, agreed)
+    folder = Path(source.path).expanduser().is_dir()
+    if folder and agreed.features:
+        raise Mistake(f"{source.path} is a folder, and the federation agreed on a table with the columns "
+                      f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
+    read = _read_folder(source, agreed, model, name) if folder else _read_file(source, agreed, name)
+    read = _embedded(read, source.path, agreed, model)
+    if tuple(read.x.shape[1:]) != agreed.shape:
+        raise Mistake(f"{source.path} has rows of shape {_shape(read.x.shape[1:])}, and the federation agreed on "
+                      f"{_shape(agreed.shape)}: bring them to it.")  # fmt: skip
+    strange = [label for label in read.classes if label not in agreed.classes]
+    if strange and agreed.classes and agreed.job != "clean":  # what the host does not know is what cleaning finds
+        known = ", ".join(agreed.classes)
+        raise Mistake(f"{source.path} has class {strange[0]!r}, and the federation knows {known}: rename it, or ask the host.")
+    return read
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _read_folder(source: Source, agreed: Agreement, model: Model | None, name: str) -> Party:
+    """Images: folders of classes, or a labels.csv in which `label` names a column."""
+    shape = (3, PIXELS, PIXELS) if agreed.embed in DIMENSIONS else model.shape if model else agreed.shape
+    size = shape[-1] if len(shape) == 3 and shape[1] == shape[2] else None
+    found = read_images(source.path, size, [source.label] if source.label not in (None, "label") else [])
+    return Party(name, _coloured(found.x, shape), list(found.other.get(source.label or "", found.labels)), found.ids)
+
+
+def _read_file(source: Source, agreed: Agreement, name: str) -> Party:
+    """A table, or an .npz with images."""
+    if source.label is None:
+        raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
+    pixels = None if agreed.features else _pixels(tables.existing_file(source.path))
+    impute = bool(agreed.settings.get("impute"))
+    read = tables.read_table(source.path, source.label, source.id, agreed.features or None, impute=impute)
+    if pixels is not None:
+        return Party(name, _coloured(pixels, agreed.shape), read.labels, read.ids)
+    order = [read.columns.index(column) for column in agreed.features]
+    return Party(name, read.x[:, order], read.labels, read.ids, columns=agreed.features)
+
+
+def _pixels(path: Path) -> torch.Tensor:
+    if path.suffix.lower() == ".npz":
+        with tables.open_npz(path) as arrays:
+            found = as_images(tables.take_array(path, arrays, "X"))
+        if found is not None:
+            return found
+    raise Mistake(f"{path} holds no images, and the federation agreed on images: give a folder, or an .npz with uint8 as X.")
+
+
+def _coloured(x: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """Grey images as colours, where colours were agreed on."""
+    return (x.expand(-1, 3, -1, -1) if len(shape) == 3 and shape[0] == 3 and x.shape[1] == 1 else x).numpy()
+
+
+def _embedded(read: Party, path: str, agreed: Agreement, model: Model | None) -> Party:
+    if model:
+        return replace(read, x=model_features(model, read.x, path)[0], columns=())
+    if agreed.embed:
+        return replace(read, x=embed_images(torch.as_tensor(read.x), agreed.embed, PIXELS).numpy().astype(np.float64))
+    return read
+
+
+def embedding_run(folder: str | None, agreed: Agreement) -> Model | None:
+    """The finished run whose features were agreed on, from this party's own copy of it."""
+    if not agreed.embed or agreed.embed in DIMENSIONS:
+        return None
+    if folder is None:
+        raise Mistake(f"features are those of a finished run (model {agreed.embed[:12]}): say --embed RUN, your copy of it.")
+    if model_hash(folder) != agreed.embed:
+        raise Mistake(f"the model of {folder} is not the one that was agreed on ({agreed.embed[:12]}): ask the host for it.")
+    return Model.load(folder)
+
+
+def model_hash(folder: str) -> str:
+    path = Path(folder) / "model.safetensors"
+    return hashlib.sha256(tables.existing_file(path).read_bytes()).hexdigest()
+
+
+# ---------------------------------------------------------------- in a folder
+
+
+def save_rows(folder: Path, rows: Party) -> None:
+    """The rows as they were read once, in a form that a process reads in milliseconds."""
+    np.save(folder / "rows.npy", rows.x)
+    about = dict(name=rows.name, labels=rows.labels, ids=rows.ids, columns=rows.columns)
+    (folder / "rows.json").write_text(json.dumps(about))
+    for file in ("rows.npy", "rows.json"):
+        os.chmod(folder / file, 0o600)
+
+
+def load_rows(folder: Path) -> Party:
+    about = json.loads((folder / "rows.json").read_text())
+    x = np.load(folder / "rows.npy", allow_pickle=False)
+    pictures = torch.from_numpy(x) if x.ndim == 4 else None
+    return Party(about["name"], x, about["labels"], about["ids"], columns=tuple(about["columns"]), pictures=pictures)
+
+
+def forget_rows(folder: Path) -> None:
+    for name in ("rows.npy", "rows.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- as steps see them
+
+
+def client_data(rows: Party, agreed: Agreement) -> ClientData:
+    """In a training job a fifth of the labelled rows is held out for `evaluate`. A method that takes no labels from the clients
+    gets the other labelled rows without their labels."""
+    if agreed.job != "train":
+        return rows.data()
+    y = _numbers(rows, agreed)
+    known, rest = np.flatnonzero(y >= 0), np.flatnonzero(y < 0)
+    out = hold_out(y[known], HELD_OUT)
+    held, used = known[out], known[~out]
+    held = held[np.argsort(y[held], kind="stable")]  # class by class, so that both halves have of each
+    if not {"clients", "both"} & agreed.made.takes:
+        used, rest = used[:0], np.sort(np.concatenate([rest, used]))
+    view = _view(rows, agreed)
+    unlabelled = replace(view(rest, y), y=torch.full((len(rest),), -1))
+    return ClientData(view(used, y), unlabelled, view(held[0::2], y), agreed.classes, view(held[1::2], y))
+
+
+def server_rows(rows: Party, agreed: Agreement) -> Rows:
+    """The host's own labelled rows."""
+    y = _numbers(rows, agreed)
+    return _view(rows, agreed)(np.flatnonzero(y >= 0), y)
+
+
+def _numbers(rows: Party, agreed: Agreement) -> np.ndarray:
+    number = {name: i for i, name in enumerate(agreed.classes)}
+    return np.array([-1 if name is None else number[name] for name in rows.labels], np.int64)
+
+
+def _view(rows: Party, agreed: Agreement) -> Callable[[np.ndarray, np.ndarray], Rows]:
+    x, scale = torch.from_numpy(np.ascontiguousarray(rows.x)), None if agreed.job == "clean" else own_scale(rows.x, agreed)
+    return lambda index, y: Rows(x, torch.from_numpy(index), torch.from_numpy(y[index]), scale)
+
+
+def own_scale(x: np.ndarray, agreed: Agreement) -> Scale:
+    """A training job's scaling: by own means and deviations, or none."""
+    if agreed.scale == "none":
+        return plain_scale(agreed)
+    own = torch.from_numpy(np.ascontiguousarray(x))
+    return image_scale(own) if x.ndim == 4 else embedding_scale(own) if agreed.embed else table_scale(own)
+
+
+def plain_scale(agreed: Agreement) -> Scale:
+    """None: features as they are, pixels from 0 to 1."""
+    image = len(agreed.shape) == 3
+    shape = (agreed.shape[0], 1, 1) if image else agreed.shape
+    return Scale(1 / 255 if image else 1.0, torch.zeros(shape), torch.ones(shape))

@@ -1,0 +1,135 @@
+"""`grapevine doctor`, and `grapevine host` as far as it goes without processes; what a party is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from trials import COLUMNS, NAMES, blobs, clean_agreement, label_agreement, train_agreement, write_table
+
+from grapevine.cli.main import main
+from grapevine.cli.parties import show_agreement
+from grapevine.parties import files, keys
+from grapevine.parties.doctor import examine
+from grapevine.parties.federation import load_host
+from grapevine.parties.rows import Source
+from grapevine.parties.settings import JOBS, agreed_fields
+
+
+def findings(*args, **more) -> dict:
+    return {finding.what: finding for finding in examine(*args, **more)}
+
+
+def test_the_doctor_finds_all_in_order(host, tmp_path):
+    path = write_table(tmp_path / "n.csv", blobs("north"))
+    found = findings(host.registry.invite("north").text(), Source(str(path), "kind"), home=tmp_path)
+    wrong = {what: finding.sentence for what, finding in found.items() if finding.good is not True}
+    assert not wrong
+    assert list(found) == ["Python", "packages", "Flower", "ports", "memory", "disk", "DNS", "reachable", "TLS", "invitation",
+                           "clock", "version", "data"]  # fmt: skip
+    assert "30 rows of 4" in found["data"].sentence
+    assert host.registry.roster() == {}
+
+
+def test_the_doctor_names_what_is_wrong_and_goes_on_where_it_can(host, tmp_path):
+    token = host.registry.invite("north")
+    path = write_table(tmp_path / "n.csv", blobs("north"), ("a", "b"))
+    assert "no column 'c'" in findings(token.text(), Source(str(path), "kind"))["data"].sentence
+    found = findings(replace(token, address="no-such-host.invalid").text())
+    assert found["DNS"].good is False and found["TLS"].good is None
+    found = findings(replace(token, ca="00" * 32).text())
+    assert found["reachable"].good and "in between" in found["TLS"].sentence
+    found = findings(replace(token, secret=bytes(16)).text())
+    assert found["TLS"].good and "no invitation" in found["invitation"].sentence
+    assert findings("nonsense")["invitation"].good is False
+
+
+def run(*words: str):
+    return CliRunner().invoke(main, list(words))
+
+
+def test_the_doctor_command_exits_2_when_something_is_wrong(tmp_path):
+    assert run("doctor", "--data", str(tmp_path / "missing.csv"), "--label", "kind").exit_code == 2
+    done = run("doctor")
+    assert done.exit_code == 0 and done.output.count("ok ") == 7
+
+
+HOST = ["--parties", "north,south,east", "--features", "a,b,c,d", "--address", "127.0.0.1"]
+
+
+def test_the_host_command_makes_a_folder_and_prints_invitations(tmp_path):
+    folder = str(tmp_path / "trial")
+    done = run("host", folder, *HOST, "--secure", "psm", "--port", "4711", "--invite", "north", "--invite", "east")
+    assert done.exit_code == 0, done.output
+    tokens = [keys.read_token(line.split()[2]) for line in done.output.splitlines() if line.startswith("grapevine join")]
+    assert [token.name for token in tokens] == ["north", "east"]
+    ca = keys.ca_fingerprint((tmp_path / "trial" / "ca.crt").read_bytes())
+    assert {(t.address, t.port, t.federation, t.ca) for t in tokens} == {("127.0.0.1", 4711, "trial", ca)}
+    made = files.read_toml(tmp_path / "trial" / "federation.toml")["agreed"]
+    assert (made["settings"]["secure"], made["quorum"], made["job"]) == ("psm", 2, "label")
+    assert run("host", folder, "--invite", "south").exit_code == 0
+
+
+def test_the_host_takes_its_columns_from_a_table(tmp_path):
+    path = write_table(tmp_path / "n.csv", blobs("north"))
+    words = ["--parties", "north,south", "--schema", str(path), "--label", "kind", "--address", "127.0.0.1", "--invite", "north"]
+    assert run("host", str(tmp_path / "t"), *words).exit_code == 0
+    assert tuple(files.read_toml(tmp_path / "t" / "federation.toml")["agreed"]["features"]) == COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "holds no federation"),
+        ([*HOST, "--seed", "3"], "say --reproducible too"),
+        ([*HOST, "--rounds", "3"], "--rounds is not for --job label"),
+        ([*HOST, "--job", "train", "--bits", "64"], "--bits is not for --job train"),
+        ([*HOST, "--scale", "own"], "--scale own is not for --job label"),
+        ([*HOST, "--parties", "north,north"], "two parties are called"),
+        (["--parties", "north,south"], "--schema FILE"),
+    ],
+)
+def test_the_host_refuses_what_cannot_work(tmp_path, words, sentence):
+    done = run("host", str(tmp_path / "t"), *words)
+    assert done.exit_code == 2 and sentence in done.output
+    assert not (tmp_path / "t" / "federation.toml").exists()
+
+
+def test_an_existing_federation_is_not_made_again(tmp_path):
+    assert run("host", str(tmp_path / "t"), *HOST, "--invite", "north").exit_code == 0
+    before = (tmp_path / "t" / "federation.toml").read_bytes()
+    assert run("host", str(tmp_path / "t"), *HOST, "--bits", "64").exit_code == 2
+    assert (tmp_path / "t" / "federation.toml").read_bytes() == before
+
+
+def test_a_job_and_all_of_its_settings_come_from_the_flags(tmp_path):
+    words = ["--job", "train", "--method", "fedprox", "--classes", "0,1,2", "--set", "mu=0.5", "--rounds", "7",
+             "--per-round", "2", "--model", "linear", "--patience", "3", "--invite", "north"]  # fmt: skip
+    done = run("host", str(tmp_path / "t"), *HOST, *words)
+    assert done.exit_code == 0, done.output
+    agreed = load_host(tmp_path / "t").agreed
+    assert (agreed.made.name, agreed.made.mu, agreed.seed) == ("fedprox", 0.5, None)
+    told = agreed.run_settings(1)
+    assert (told.rounds, told.per_round, told.model, told.patience) == (7, 2, "linear", 3)
+
+
+def test_the_help_of_host_names_every_setting_that_parties_agree_on():
+    text = run("host", "--help").output
+    for job in JOBS:
+        assert all(f"--{f.name.replace('_', '-')} " in text for f in agreed_fields(job))
+    words = " ".join(text.split())
+    assert "label: Bits of a hash. [default: 4096" in words and "train: Rounds in all. [default: 100" in words
+
+
+def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):
+    who = blobs("north")
+    for agreed in (train_agreement(), clean_agreement(settings=dict(clean_agreement().settings, counts=True))):
+        show_agreement(agreed, list(NAMES), who)
+        shown = " ".join(capsys.readouterr().out.split())
+        for step, bound in agreed.made.steps().items():
+            assert bound.reveals, f"{step} says nothing"
+            for field in bound.reveals:
+                assert agreed.made.reveals(step, field).split()[0] in shown
+    show_agreement(label_agreement(), list(NAMES), who)
+    assert "What would leave" in capsys.readouterr().out

@@ -1,0 +1,182 @@
+"""Joining, as far as it goes without processes: pins, agreeing, taking the results."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from net import Net
+from trials import NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
+
+import grapevine as gv
+from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore
+from grapevine.crypto.agreement import Identity, fingerprint
+from grapevine.parties import files
+from grapevine.parties import join as joining
+from grapevine.parties.host import roster_digest
+from grapevine.parties.keys import Token
+from grapevine.parties.processes import free_port
+from grapevine.parties.rows import Source
+
+TOKEN = Token("host.example.org", 8443, "trial", "north", "ab" * 32, bytes(range(16)))
+
+
+def test_a_changed_key_stops_with_both_fingerprints(tmp_path):
+    before, now = Identity.generate().public, Identity.generate().public
+    files.write_toml(tmp_path / "pinned.toml", {"south": dict(identity=before.hex())})
+    with pytest.raises(Mistake, match="key of south has changed") as told:
+        joining.check_pins({"south": now.hex()}, None, tmp_path / "pinned.toml")
+    assert fingerprint(before) in str(told.value) and fingerprint(now) in str(told.value)
+
+
+def test_a_pinned_party_that_is_not_there_is_no_harm(tmp_path):
+    key = Identity.generate().public.hex()
+    files.write_toml(tmp_path / "pinned.toml", {"south": dict(identity=key)})
+    assert joining.check_pins({"north": "00"}, tmp_path / "pinned.toml", tmp_path / "nowhere.toml") == {"south": key}
+
+
+# ---------------------------------------------------------------- joining as far as it goes without processes
+
+
+def talk(answer: bool = True) -> tuple[joining.Talk, list[str]]:
+    said: list[str] = []
+    return joining.Talk(
+        said.append, lambda question: said.append(question) or answer, lambda *shown: said.append("shown"), said.append
+    ), said
+
+
+def test_a_party_that_does_not_agree_sends_nothing(host, tmp_path):
+    path = write_table(tmp_path / "n.csv", blobs("north"))
+    speak, said = talk(answer=False)
+    with pytest.raises(Mistake, match="nothing was sent"):
+        joining.join(host.registry.invite("north").text(), Source(str(path), "kind"), tmp_path / "home", None, speak)
+    assert said[0] == "shown" and host.registry.roster() == {}
+    assert not (tmp_path / "home" / "identity.pem").exists()
+
+
+def test_a_table_that_does_not_fit_does_not_use_the_invitation_up(host, tmp_path):
+    token = host.registry.invite("north")
+    path = write_table(tmp_path / "n.csv", blobs("north"), ("a", "b"))
+    with pytest.raises(Mistake, match="no column 'c'"):
+        joining.join(token.text(), Source(str(path), "kind"), tmp_path / "home", None, talk()[0])
+    host.enrol("north", tmp_path / "n", host.link("north", token))
+
+
+def test_a_host_that_is_not_there_is_said_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "PATIENCE_SECONDS", 0)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        token = replace(TOKEN, address="127.0.0.1", port=sock.getsockname()[1])
+        with pytest.raises(Mistake, match="is `grapevine host` running there"):
+            joining.join(token.text(), Source("x.csv", "kind"), tmp_path / "home", None, talk()[0])
+    with pytest.raises(Mistake, match="not known here"):
+        joining.look(replace(TOKEN, address="no-such-host.invalid"))
+
+
+def test_a_model_is_fetched_when_the_job_is_done_and_the_host_waits_for_it(host, tmp_path):
+    link = host.enrol("north", tmp_path / "n")
+    (host.folder / "results").mkdir()
+    (host.folder / "results" / "model.safetensors").write_bytes(bytes(range(256)) * 1000)
+    with pytest.raises(Mistake, match="no model yet"):
+        link.fetch_model()
+    host.registry.turn("done")
+    assert link.fetch_model() == bytes(range(256)) * 1000
+    assert host.registry.present() == ["north"]
+    link.hear("left")
+    assert host.registry.present() == []
+
+
+def finished_party(net: Net, name: str, monkeypatch) -> tuple[dict, joining.Talk, list[str]]:
+    """A party's folder after the job, its memory as it would be on Flower; the host has gone."""
+    _, simulation = net.strict()
+    store = FileStore(net.folder / name / "memory")
+    manifest = {key: store.put(simulation.store.get(hash)) for key, hash in simulation.manifests[name].items()}
+    (net.folder / name / "memory.json").write_text(json.dumps(dict(now=manifest)))
+    nobody = replace(TOKEN, address="127.0.0.1", port=free_port())
+    about = dict(files.read_toml(net.folder / name / "party.toml"), host="127.0.0.1:1", token=nobody.text())
+    monkeypatch.setattr(joining, "DONE_SECONDS", 0)
+    return about, *talk()
+
+
+def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, monkeypatch):
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
+    about, speak, said = finished_party(net, "east", monkeypatch)
+    out = joining._Stay(tmp_path / "east", about, speak, None, tmp_path / "out", 0.0).run()
+    assert any("results are here already" in sentence for sentence in said)
+    lines = (out / "labels.csv").read_text().splitlines()
+    assert len(lines) == 31 and [line.split(",")[0] for line in lines[1:]] == net.parties["east"].ids
+    assert not (tmp_path / "east" / "rows.npy").exists() and not (tmp_path / "east" / "memory").exists()
+    with pytest.raises(Mistake, match="is finished"):
+        joining.join(None, None, tmp_path / "east", None, speak)
+
+
+def test_a_party_of_a_clean_job_gets_what_the_job_in_one_process_gives(tmp_path, monkeypatch):
+    parties, own = [blobs(name, i) for i, name in enumerate(NAMES)], blobs("server", 9, 60, known=True)
+    net = Net(tmp_path / "net", parties, clean_agreement(seed=3), own)
+    about, speak, _ = finished_party(net, "south", monkeypatch)
+    out = joining._Stay(net.folder / "south", about, speak, None, tmp_path / "out", 0.0).run()
+    paths = [write_table(tmp_path / f"{party.name}.csv", party) for party in parties]
+    there = write_table(tmp_path / "own.csv", own)
+    settings = dict(tau=0.6, epochs=20, model="linear", seed=3)
+    gv.clean(list(map(str, paths)), server=str(there), label="kind", id="id", out=tmp_path / "here", **settings)
+    for name in ("cleaned.csv", "suspicious.json"):
+        assert (out / name).read_text() == (tmp_path / "here" / "south" / name).read_text()
+
+
+def stay(home: Path, answer: bool) -> joining._Stay:
+    """A party that has answered some steps of a label job."""
+    (home / "memory").mkdir(exist_ok=True)
+    (home / "memory.json").write_text(json.dumps(dict(now=dict(classes="00"))))
+    about = dict(files.read_toml(home / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
+    return joining._Stay(home, about, talk(answer)[0], None, home / "out", 0.0)
+
+
+def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_path):
+    Net(tmp_path, [blobs(name) for name in ("p", "q")], label_agreement())
+    with pytest.raises(Mistake, match="you did not agree"):
+        stay(tmp_path / "p", False)._begin_again()
+    assert (tmp_path / "p" / "memory.json").exists()
+    for _ in range(joining.BEGINNINGS - 1):
+        stay(tmp_path / "p", True)._begin_again()
+        assert not (tmp_path / "p" / "memory.json").exists() and not (tmp_path / "p" / "memory").exists()
+    with pytest.raises(Mistake, match="3 times and never ended it"):
+        stay(tmp_path / "p", True)._begin_again()
+
+
+def test_an_invitation_cannot_name_a_folder_elsewhere():
+    for change in (dict(name="../../x"), dict(federation="..")):
+        with pytest.raises(Mistake, match="cannot be the name"):
+            joining.default_home(replace(TOKEN, **change))
+
+
+@pytest.mark.parametrize("change", [dict(method="fedprox"), dict(classes=("0", "1")), dict(settings=dict(TRAIN, model="mlp"))])
+def test_a_model_of_another_kind_is_not_adopted(tmp_path, change):
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], train_agreement(seed=3))
+    path = net.strict()[0] / "model.safetensors"
+    good = path.read_bytes()
+    with pytest.raises(Mistake, match="not the agreed model"):
+        joining.adopt_model(path, replace(train_agreement(), **change), blobs("north"))
+    assert not path.exists()
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(Mistake, match="not the agreed model"):
+        joining.adopt_model(path, train_agreement(), blobs("north"))
+
+
+def test_an_adopted_model_has_the_partys_own_scaling(tmp_path):
+    agreed = train_agreement(seed=3, settings=dict(TRAIN, rounds=12, set=dict(lr="0.5", epochs="5")))
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], agreed)
+    path, who = net.strict()[0] / "model.safetensors", blobs("north", 1, n=90)
+    joining.adopt_model(path, agreed, who)
+    guesses = gv.load(path.parent).predict(who.x.astype(np.float32))
+    assert np.mean([guess == str(i % 3) for i, guess in enumerate(guesses)]) > 0.9
+
+
+def test_the_roster_digest_depends_on_names_and_keys():
+    one = dict(a="00", b="11")
+    assert roster_digest(one) == roster_digest(dict(b="11", a="00"))
+    assert len({roster_digest(x) for x in (one, dict(a="00"), dict(a="11", b="00"), dict(a="00", c="11"))}) == 4

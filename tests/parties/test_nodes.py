@@ -1,0 +1,86 @@
+"""Three real SuperNodes that go wrong: one is killed, one sends garbage or nothing in time, a host sends code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from net import Net
+from trials import LABEL, digits, digits_agreement
+
+from grapevine.parties import processes
+
+pytestmark = [pytest.mark.parties, pytest.mark.timeout(1800)]
+NAMES = ["party-01", "party-02", "party-03"]
+LABEL_JOB = digits_agreement(job="label", method="", settings=dict(LABEL, bits=256))
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory):
+    parties = [digits(name, 80 * i, 80) for i, name in enumerate(NAMES)]
+    with Net(tmp_path_factory.mktemp("net"), parties, LABEL_JOB) as net:
+        yield net
+
+
+def test_a_killed_node_is_lost_and_comes_back(net):
+    settings = dict(digits_agreement().settings, rounds=6, per_round=3)
+    net.agree(digits_agreement(settings=settings))
+    net.start_job()
+    net.until(lambda: net.exchanges(), "the first exchange")
+    net.crash("party-02")
+    net.until(lambda: any("party-02" in line["missing"] for line in net.exchanges()), "the loss to be noticed")
+    net.start_node("party-02")
+    result = net.result()
+    assert result.get("rounds") == 6, f"{result}\n{net.logs()}"
+    assert all(line["missing"] in ([], ["party-02"]) for line in net.exchanges())
+
+
+MISCHIEF = """
+import os, time
+from pathlib import Path
+from grapevine.parties import flower
+
+honest = flower.pack
+
+def pack(value):
+    if os.environ["MISCHIEF"] == "garbage":
+        return flower.RecordDict({"x": flower.ArrayRecord({})})
+    if os.environ["MISCHIEF"] == "late":
+        time.sleep(3600)
+    if os.environ["MISCHIEF"] == "exit":
+        os._exit(3)
+    return honest(value)
+
+flower.pack = pack
+"""
+
+
+@pytest.mark.parametrize("what", ["garbage", "late", "exit"])
+def test_a_party_that_sends_garbage_or_nothing_in_time_does_not_stop_the_others(net, tmp_path, what):
+    """A party owns its machine: here its own Python has been changed. An exchange ends with its timeout, here two minutes."""
+    (tmp_path / "sitecustomize.py").write_text(MISCHIEF)
+    net.agree(LABEL_JOB, step=120)
+    net.start_node("party-03", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]), MISCHIEF=what)
+    result = net.run()
+    assert result.get("labelled") == NAMES[:2] and result["lost"] == ["party-03"], f"{result}\n{net.logs()}"
+    net.start_node("party-03")
+
+
+def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path, monkeypatch):
+    net.agree(digits_agreement())
+    ran, write_app = tmp_path / "ran", processes.write_app
+
+    def planted(folder: Path) -> Path:
+        app = write_app(folder)
+        about = (app / "pyproject.toml").read_text()
+        (app / "pyproject.toml").write_text(about.replace("grapevine.parties.flower:client_app", "planted:client_app"))
+        code = f"open({str(ran)!r}, 'w').close()\nfrom grapevine.parties import flower\nclient_app = flower.client_app\n"
+        (app / "planted.py").write_text(code)
+        return app
+
+    monkeypatch.setattr(processes, "write_app", planted)
+    result = net.run()
+    (net.host / "flower" / "app" / "planted.py").unlink()
+    assert "0 of 3 parties still answer" in result.get("sentence", ""), f"{result}\n{net.logs()}"
+    assert not ran.exists()

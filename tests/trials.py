@@ -1,0 +1,65 @@
+"""Small federations for tests: agreements, and rows of parties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from grapevine.data import load
+from grapevine.data.tables import write_csv
+from grapevine.jobs.reading import Party
+from grapevine.jobs.settings import CleanSettings, LabelSettings
+from grapevine.parties.agreement import Agreement
+
+NAMES = ("east", "north", "south")
+STEPS = ["keys", "meet", "share", "xclp.spread.contribute", "receive"]  # of the label job
+COLUMNS = ("a", "b", "c", "d")
+LABEL = dict(LabelSettings(secure="psm", bits=64, neighbours=3).agreed())
+TRAIN = dict(model="linear", rounds=4, per_round=10, evaluate_every=0, patience=0, set=dict(lr="0.05", epochs="1"))
+CLEAN = dict(CleanSettings(model="linear", epochs=20, tau=0.6).agreed())
+
+
+def label_agreement(**changes: object) -> Agreement:
+    return replace(Agreement("trial", "label", 2, LABEL, (4,), features=COLUMNS, classes=("0", "1", "2")), **changes)
+
+
+def train_agreement(**changes: object) -> Agreement:
+    return replace(label_agreement(job="train", method="fedavg", settings=TRAIN), **changes)
+
+
+def clean_agreement(**changes: object) -> Agreement:
+    return replace(label_agreement(job="clean", settings=CLEAN, server=True), **changes)
+
+
+def blobs(name: str, seed: int = 0, n: int = 30, known: bool = False) -> Party:
+    """Three blobs, two thirds labelled, or all."""
+    draw = np.random.default_rng(seed)
+    y = np.arange(n) % 3
+    x = draw.normal(size=(n, len(COLUMNS))) + 4 * np.eye(3, len(COLUMNS))[y]
+    labels = [str(c) if known or i % 9 not in (0, 4, 8) else None for i, c in enumerate(y)]
+    return Party(name, x, labels, [f"r{i}" for i in range(n)], columns=COLUMNS)
+
+
+def digits(name: str, at: int, n: int, known: int = 3) -> Party:
+    """A table of handwritten digits, every third row labelled; its truth is known."""
+    data, own = load("digits"), np.arange(at, at + n)
+    names: list[str | None] = [data.classes[c] for c in data.y[own].tolist()]
+    labels = [label if i % known == 0 else None for i, label in enumerate(names)]
+    x = data.x[own].flatten(1).numpy().astype(np.float64)
+    return Party(name, x, labels, [f"row{r}" for r in own], names, columns=tuple(f"p{j}" for j in range(64)))
+
+
+def digits_agreement(**changes: object) -> Agreement:
+    """FedAvg on these tables, two rounds, a linear model, two parties a round."""
+    settings = dict(model="linear", rounds=2, per_round=2, set=dict(epochs="1"))
+    made = Agreement("test", "train", 2, settings, (64,), "fedavg", tuple(f"p{j}" for j in range(64)),
+                     tuple(map(str, range(10))), seed=5)  # fmt: skip
+    return replace(made, **changes)
+
+
+def write_table(path: Path, who: Party, columns: tuple[str, ...] | None = None, label: str = "kind") -> Path:
+    columns = columns or who.columns
+    write_csv(path, {"id": who.ids, label: who.labels, **{name: who.x[:, who.columns.index(name)] for name in columns}})
+    return path
