@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from grapevine.cli.main import main
 from grapevine.report import write
-from grapevine.report.files import running
+from grapevine.run.folder import running
 
 COMMAND = Path(sys.executable).with_name("grapevine")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|4[0-7]|9[0-7]|38;[\d;]+|48;[\d;]+)m")

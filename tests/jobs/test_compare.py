@@ -491,7 +491,7 @@ def test_nothing_is_finished_yet(tmp_path):
 
 def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
     other = tabled(made_up(tmp_path / "other", ["fedsem", "fedprox"], lambda label, values, seed: LEVEL[label], clients=5))
-    ranks = {one["method"]: one for one in leaderboard.ranking(leaderboard.places([grid, other]))}
+    ranks = {one["method"]: one for one in compare_table.ranking(compare_table.places([grid, other]))}
     # fedsem is first in 3 of 6 cells of the grid and in the other one, fedprox in the 3 that are left.
     assert ranks["fedsem"]["mean_rank"] == pytest.approx((4 * 1 + 3 * 2) / 7) and ranks["fedsem"]["wins"] == 4
     assert ranks["fedprox"]["mean_rank"] == pytest.approx((3 * 1 + 4 * 2) / 7)

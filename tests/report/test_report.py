@@ -290,7 +290,7 @@ def test_pseudo_labels_and_what_a_method_notes_are_drawn(run):
         ["2", "70.0%", "50.0%"],
         ["3", "80.0%", "75.0%"],
     ]
-    assert seen.tables["Pseudo-labels used"][0][1:] == [["round 1", "10"], ["round 2", "20"], ["round 3", "30"]]
+    assert seen.tables["Pseudo-labels used since the evaluation before"][0][1:] == [["1", "10"], ["2", "20"], ["3", "30"]]
     assert seen.tables["Graph edges"][0][1:] == [["1", "1.5"], ["3", "4.5"]]
 
 

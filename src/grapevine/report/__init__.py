@@ -6,8 +6,9 @@ from pathlib import Path
 
 from grapevine.core.errors import Mistake
 from grapevine.report import clean, compare, label, train
-from grapevine.report.files import job_of, read_json
+from grapevine.report.files import job_of
 from grapevine.report.page import Page
+from grapevine.run.folder import read_json
 
 
 def make(folder: str | Path, against: str | Path | None = None, full: bool = False) -> Page:

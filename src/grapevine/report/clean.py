@@ -7,14 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.words import count, duration, many, percent, size
+from grapevine.core.words import count, duration, many, percent
 from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
-from grapevine.methods.mp_ssfl import ACTIONS
+from grapevine.report import sent
 from grapevine.report.charts.kinds import bars, heat
 from grapevine.report.charts.marks import Box, Drawing, Group, Line, Mark, Words
-from grapevine.report.files import read_json, read_lines
 from grapevine.report.page import Page, files_of
-from grapevine.report.parts import Card, Chart, Command, Part, Picture, Settings, Table, Views
+from grapevine.report.parts import Card, Cell, Chart, Command, Part, Settings, Table, Views
+from grapevine.run.folder import read_json, read_lines
 
 MOST_PARTIES, MOST_PLANES = 30, 12  # drawn one by one
 MOST_CLASSES = 60  # in a confusion
@@ -43,7 +43,6 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
             ("Measured against the truth", _measured(summary)),
             ("Loss and confidence", _planes(parties, method)),
             ("Most suspicious", _suspicious(Path(folder), parties)),
-            ("Classes", _classes(parties, summary["data"]["classes"])),
             ("Given and new labels", _confusions(parties, summary["data"]["classes"])),
             ("What travelled", _travelled(Path(folder), summary)),
             ("Settings", [*again, Settings({"Settings": told})]),
@@ -110,20 +109,12 @@ def _measured(summary: dict) -> list[Part]:
             f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
             rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
     cards: list[Part] = [Card("All parties", [note, Table(heads, rows)], wide=True)]
-    heads = [
-        "party",
-        "labels right before",
-        "right after",
-        "wrong labels: precision",
-        "recall",
-        "irrelevant: precision",
-        "recall",
-    ]
-    each = [(p["id"], p["measured"]) for p in summary["per_client"] if p["measured"]]
-    columns = [(BEFORE, "precision"), (AFTER, "precision"), ("wrong labels found", "precision"), ("wrong labels found", "recall"),
-               ("irrelevant rows set aside", "precision"), ("irrelevant rows set aside", "recall")]  # fmt: skip
-    told = [[name, *(percent(m[what][of]) for what, of in columns)] for name, m in each]
-    return [cards + ([Card("Each party", [Table(heads, told)], wide=True)] if len(each) > 1 else [])]
+    wanted = {"right before": (BEFORE, "precision"), "right after": (AFTER, "precision")}
+    for what in ("wrong labels found", "irrelevant rows set aside"):
+        wanted |= {f"{what}: {of}": (what, of) for of in ("precision", "recall")}
+    each = [[p["id"], *(percent(p["measured"][what][of]) for what, of in wanted.values())]
+            for p in summary["per_client"] if p["measured"]]  # fmt: skip
+    return [cards + ([Card("Each party", [Table(["party", *wanted], each)], wide=True)] if len(each) > 1 else [])]
 
 
 # ---------------------------------------------------------------- loss and confidence
@@ -131,12 +122,12 @@ def _measured(summary: dict) -> list[Part]:
 
 def _planes(parties: list[dict], method: dict) -> list[Part]:
     each = {p["id"]: Counter({(i, j): n for i, j, n in p["plane"]}) for p in parties}
-    together = sum(each.values(), Counter())
+    together = sum(each.values(), Counter[tuple[int, int]]())
     choices = {"all parties": together} | (each if 1 < len(parties) <= MOST_PLANES else {})
     return [Views("plane", {who: [_plane(who, counts, method)] for who, counts in choices.items()})]
 
 
-def _plane(who: str, counts: Counter, method: dict) -> Chart:
+def _plane(who: str, counts: Counter[tuple[int, int]], method: dict) -> Chart:
     """Rows by confidence, across, and loss, upwards, both logarithmic, with τ and Υ as lines and the actions in their regions."""
     row, top, left, wide = 13, 16, 9.0, 89.0
     low = (BINS + 2) * row + top  # the lower edge: rows without a label are the lowest line, infinite losses the highest
@@ -149,7 +140,7 @@ def _plane(who: str, counts: Counter, method: dict) -> Chart:
 
     marks: list[Mark] = [Box(left, top, wide, low - top, "none")]
     rows = [[_loss(i), _confidence(j), n] for (i, j), n in sorted(counts.items())]
-    for (i, j), (loss, confidence, n) in zip(sorted(counts), rows):
+    for ((i, j), n), (loss, confidence, _) in zip(sorted(counts.items()), rows):
         dark = 0.12 + 0.88 * math.log1p(n) / math.log1p(max(counts.values()))
         box = Box(left + wide * j / BINS, low - row * (i + 1), wide / BINS, row, "cell", opacity=dark)
         marks.append(Group([box], f"{loss}\n{confidence}\nrows: {count(n)}", role="cell"))
@@ -197,31 +188,21 @@ def _suspicious(folder: Path, parties: list[dict]) -> list[Part]:
 
 def _examples(found: list[dict]) -> Table:
     """A line for each row: with its picture, or with the features that lie farthest from the server's means."""
-    heads, rows = ["row", "given", "classifier", "action", "loss", "confidence"], []
-    heads = [*(["picture"] if found[0]["picture"] else []), *heads, *(["truth"] if found[0]["truth"] is not None else [])]
-    for one in found:
-        loss = one["loss"] if one["loss"] is None or isinstance(one["loss"], str) else f"{one['loss']:.3f}"
-        cells = [Picture(one["picture"], one["id"])] if one["picture"] else []
-        cells += [one["id"], NONE if one["given"] is None else one["given"], one["proposed"], one["action"], loss]
-        cells += [f"{one['confidence']:.3f}", *([one["truth"] or FOREIGN] if one["truth"] is not None else [])]
-        rows.append([*cells, ", ".join(f"{a} {'—' if v is None else f'{v:g}'} ({z:+.1f})" for a, v, z in one["values"])])
-    if any(one["values"] for one in found):
-        return Table([*heads, "farthest from the server's means (deviations)"], rows)
-    return Table(heads, [row[:-1] for row in rows])
-
-
-def _classes(parties: list[dict], known: list[str]) -> list[Part]:
-    names = dict.fromkeys(name for p in parties for name, counts in p["by_class"].items() if any(counts.values()))
-    kept = sorted(names, key=lambda name: (name == "", name not in known))
-    if not kept or len(kept) > MOST_CLASSES:
-        return []
-    total = {a: [sum(p["by_class"].get(name, {}).get(a, 0) for p in parties) for name in kept] for a in ACTIONS}
-    parts = {a: values for a, values in total.items() if any(values)}
-    drawn = bars("Rows by given label", [name or NONE for name in kept], parts, "given label", count)
-    rows = [[p["id"], name or NONE, *(p["by_class"][name][a] for a in ACTIONS)]
-            for p in parties for name in kept if any(p["by_class"].get(name, {}).values())]  # fmt: skip
-    each = Card("Each party", [Table(["party", "given label", *ACTIONS], rows, "result.json")])
-    return [[drawn, *([each] if 1 < len(parties) <= MOST_PARTIES else [])]]
+    columns = {
+        "picture": [Cell(one["id"], png=one["picture"]) if one["picture"] else None for one in found],
+        "row": [one["id"] for one in found],
+        "given": [NONE if one["given"] is None else one["given"] for one in found],
+        "classifier": [one["proposed"] for one in found],
+        "action": [one["action"] for one in found],
+        "loss": [f"{one['loss']:.3f}" if isinstance(one["loss"], float) else one["loss"] for one in found],
+        "confidence": [f"{one['confidence']:.3f}" for one in found],
+        "truth": [None if one["truth"] is None else one["truth"] or FOREIGN for one in found],
+        "farthest from the server's means (deviations)": [
+            ", ".join(f"{a} {'—' if v is None else f'{v:g}'} ({z:+.1f})" for a, v, z in one["values"]) or None for one in found
+        ],
+    }
+    there = {head: values for head, values in columns.items() if any(value is not None for value in values)}
+    return Table(list(there), list(zip(*there.values())))
 
 
 def _confusions(parties: list[dict], classes: list[str]) -> list[Part]:
@@ -245,8 +226,6 @@ def _confusion(down: str, none: str, pairs: list[list[list]], classes: list[str]
 
 
 def _travelled(folder: Path, summary: dict) -> list[Part]:
-    rows = [["↓ to the parties" if line["direction"] == "down" else "↑ to the server", ", ".join(line["fields"]) or "nothing",
-             line["messages"], size(line["bytes"])] for line in read_lines(folder / "messages.jsonl")]  # fmt: skip
     told = "The classifier, its class names and the means and deviations of the server's features go to each party."
     told += " Only counts come back." if summary["told"] else " Nothing about any row comes back."
-    return [Card("", [told, Table(["direction", "what", "messages", "bytes"], rows)])]
+    return [told, *sent.chart(read_lines(folder / "messages.jsonl"), "party")]

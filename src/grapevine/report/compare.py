@@ -6,32 +6,21 @@ It may be made while runs are going on: what is missing is shown as missing, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
 from grapevine.jobs.compare import Comparison, load
-from grapevine.jobs.compare_table import COLUMNS, flops, mean_and_std, notes, rows_of, spread, used_columns
+from grapevine.jobs.compare_table import COLUMNS, data_names, flops, mean_and_std, notes, rows_of, spread, used_columns
 from grapevine.report import leaderboard
 from grapevine.report.charts.kinds import Axis, Point, Series, bars, costs, heights, lines
-from grapevine.report.files import read_lines
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
-from grapevine.report.parts import Card, Cell, Command, Part, Pick, Settings, Sorted, Views
+from grapevine.report.parts import Card, Cell, Command, Part, Pick, Settings, Table, Views
+from grapevine.run.folder import read_lines
 
 ACCURACY = Axis("accuracy", percent)
-SMALL_FIRST = ("method", "p", "rounds to target", "bytes to target", "per client and round", "bytes", "FLOPs", "seconds")
-SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "method": lambda row: row["method"], "seeds": lambda row: row["seeds"],
-    "accuracy": lambda row: row["accuracy"], "balanced": lambda row: row["balanced_accuracy"],
-    "against best": lambda row: 0.0 if row["best"] else row["difference"], "p": lambda row: row["p"],
-    "rounds to target": lambda row: row["target_rounds"], "bytes to target": lambda row: row["target_bytes"],
-    "per client and round": lambda row: row["bytes_per_client_round"],
-    "bytes": lambda row: None if row["bytes_up"] is None else row["bytes_up"] + row["bytes_down"],
-    "FLOPs": lambda row: row["flops"], "seconds": lambda row: row["seconds"],
-    "pseudo-labels right": lambda row: row["pseudo_label_accuracy"],
-}  # fmt: skip
 NOTHING = "No run is finished yet."
 
 
@@ -50,12 +39,16 @@ def make(folder: Path) -> Page:
         looks = {label: Series(label, (), i, bounds[label]) for i, label in enumerate(sorted(bounds, key=lambda b: bounds[b]))}
         pick = Pick("Methods shown in all charts; bounds are dashed", [look.key for look in looks.values()])
         cells = {cell["name"]: _cell(made, cell, looks) for cell in data["cells"]}
-        board = [leaderboard.board([(cell["name"], rows_of(data, cell)) for cell in data["cells"]])]
-        sections = [("Grid", [pick, *_grid(data, looks)]), ("All settings", board), ("Each setting", [Views("cell", cells)])]
+        board: list[Part] = [leaderboard.board([(cell["name"], rows_of(data, cell)) for cell in data["cells"]])]
+        sections: list[tuple[str, list[Part]]] = [
+            ("Grid", [pick, *_grid(data, looks)]),
+            ("All settings", board),
+            ("Each setting", [Views("cell", cells)]),
+        ]
         if len(cells) == 1:
             ((table, curves, cost),) = cells.values()
             sections = [("Table", [table]), ("Curves", [pick, curves]), ("Cost", [cost])]
-        name, n = leaderboard.data_names(data), len(data["seeds"])
+        name, n = data_names(data), len(data["seeds"])
         return Page(
             f"{', '.join(data['methods'])} on {name}", f"Comparison · {name} · {many(n, 'seed')}",
             sections=[*sections, ("Settings", _settings(data))],
@@ -130,16 +123,15 @@ def _table(made: Comparison, cell: dict[str, Any]) -> Card:
     most = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=1.0) or 1.0
     lines = []
     for row in rows:
-        cells = {name: Cell(COLUMNS[name](row), SORTS[name](row)) for name in names}
-        cells["method"] = Cell(row["method"], row["method"], f"bound: {row['bound']}" if row["bound"] else "")
-        if row["accuracy"] is not None:
-            cells["accuracy"] = Cell(COLUMNS["accuracy"](row), row["accuracy"], share=row["accuracy"] / most)
+        cells = {name: COLUMNS[name](row) for name in names}
+        share = None if row["accuracy"] is None else row["accuracy"] / most
+        cells |= dict(method=leaderboard.named(row), accuracy=Cell(cells["accuracy"], share=share))
         runs = [(f"{run['seed']}", f"{run['folder']}/report.html") if run["state"] == "finished" else
                 (f"{run['seed']} ({run['state']})", "") for run in _runs(made.data, cell, row["method"])]  # fmt: skip
-        cells["seeds"] = Cell("", row["seeds"], links=runs)
-        lines.append(("best" if row["best"] else "bound" if row["bound"] else "", list(cells.values())))
+        lines.append(list((cells | dict(seeds=Cell("", links=runs))).values()))
+    looks = ["best" if row["best"] else "bound" if row["bound"] else "" for row in rows]
     title = f"Table of {cell['name']}" if cell["name"] else ""
-    return Card(title, [Sorted(names, lines, small_first=SMALL_FIRST), *notes(made.data, cell)])
+    return Card(title, [Table(names, lines, sortable=True, looks=looks), *notes(made.data, cell)])
 
 
 def _runs(data: dict[str, Any], cell: dict[str, Any], label: str) -> list[dict[str, Any]]:

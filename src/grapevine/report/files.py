@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.run.folder import lock
+from grapevine.run.folder import read_json, read_lines
 
 ALONE = "alone"  # the method that clients are compared with
 
@@ -36,9 +35,9 @@ class Files:
 
     def name(self, client: int | str) -> str:
         """A client as people call it: a party by its name."""
-        if isinstance(client, str):
+        if self.split is None and isinstance(client, str):
             return client
-        return str(self.split["table"][client]["client"]) if self.natural and self.split else f"client {client}"
+        return str(self.split["table"][int(client)]["client"]) if self.natural and self.split else f"client {client}"
 
 
 def read(folder: str | Path) -> Files:
@@ -57,19 +56,6 @@ def job_of(folder: Path) -> str:
         return "compare"
     known = read_json(folder / "result.json") or read_json(folder / "settings.json") or {}
     return str(known.get("job", "train"))
-
-
-def running(folder: Path) -> bool:
-    """Whether a process is at work in the folder."""
-    if not (folder / "lock").exists():
-        return False
-    try:
-        with lock(folder / "lock"):
-            return False
-    except Mistake:
-        return True
-    except OSError:
-        return False  # a folder that may only be read
 
 
 def compared_with(files: Files, against: str | Path | None) -> dict[str, Any] | None:
@@ -96,26 +82,3 @@ def compared_with(files: Files, against: str | Path | None) -> dict[str, Any] | 
         if settings and result and settings.get("method") == ALONE and settings["data"].get("split") == split:
             found.append((sum(settings[name] == files.settings[name] for name in ("model", "rounds")), result))
     return max(found, key=lambda pair: pair[0])[1] if found else None
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise Mistake(f"{path} is not readable as JSON ({error}); repeat the run, or take the file from a copy.") from None
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise Mistake(f"{path} holds no settings or results but a {kind}; repeat the run, or take it from a copy.")
-    return value
-
-
-def read_lines(path: Path) -> list[dict]:
-    """The lines of a file that may be growing: a last line without its end is left for the next time."""
-    if not path.is_file():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    except ValueError as error:
-        raise Mistake(f"{path} has a line that is not JSON ({error}); repeat the run, or take the file from a copy.") from None

@@ -7,10 +7,11 @@ from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
-from grapevine.report.files import read_lines
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import Card, Chart, Command, Part, Settings, Table
 from grapevine.report.picture import MOST_CLASSES, MOST_CLIENTS
+from grapevine.report.sent import chart as bytes_sent
+from grapevine.run.folder import read_lines
 
 MOST_BARS, MOST_HISTOGRAMS = 30, 12  # parties drawn one by one
 OTHERS = dict(nearest="nearest own row", gaussian="Gaussian heads", model="the model")  # what else a label can come from
@@ -157,10 +158,7 @@ def _graph(parties: list[dict], summary: dict) -> list[Part]:
 
 
 def _left(sent: list[dict]) -> list[Part]:
-    if not sent:
-        return []
-    names = [f"{dict(up='↑', down='↓').get(line['direction'], line['direction'])} {line['step']}" for line in sent]
-    note = "↑ party to server, ↓ server to party; all parties together. Each party's own account is its disclosure.jsonl."
-    drawn = bars("Bytes by step", names, {"bytes": [line["bytes"] for line in sent]}, "step", size, note=note)
+    heads = ["step", "direction", "what it reveals", "bytes", "messages"]
     rows = [[line["step"], line["direction"], line.get("reveals"), size(line["bytes"]), line["messages"]] for line in sent]
-    return [drawn, Card("What it reveals", [Table(["step", "direction", "what it reveals", "bytes", "messages"], rows)])]
+    note = "All parties together. Each party's own account is its disclosure.jsonl."
+    return [*bytes_sent(sent, "party"), Card("What it reveals", [note, Table(heads, rows)])] if sent else []

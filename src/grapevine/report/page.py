@@ -55,8 +55,9 @@ class Page:
         script = (HERE / "assets" / "page.js").read_text(encoding="utf-8")
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         css = Markup((HERE / "assets" / "page.css").read_text(encoding="utf-8"))
+        variable = lambda name: "currentColor" if name == OWN else f"var(--{name})" if name else "none"  # noqa: E731
         page = _templates().get_template("page.html")
-        return page.render(page=self, script=Markup(script), css=css, digest=digest, variable=_variable)
+        return page.render(page=self, script=Markup(script), css=css, digest=digest, variable=variable)
 
     def write(self, path: Path) -> Path:
         write_atomically(path, self.html().encode())
@@ -69,10 +70,6 @@ def svg(sheet: Any) -> str:
     return str(macro.sheet(sheet, lambda name: "currentColor" if name == OWN else LIGHT.get(name, "none"))).strip() + "\n"
 
 
-def _variable(name: str) -> str:
-    return "currentColor" if name == OWN else f"var(--{name})" if name else "none"
-
-
 @functools.cache
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -80,8 +77,11 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     made.globals.update(LIGHT=LIGHT, DARK=DARK, LOOKS=LOOKS, SERIES=SERIES, MOST_LINES=parts.MOST_LINES)
-    made.filters.update(num=_number, points=_points, shown=_shown, count=count, anchor=_anchor, flat=parts.flat)
-    made.filters["kind"] = lambda it: type(it).__name__
+    made.filters.update(
+        num=_number, shown=_shown, count=count, flat=parts.flat, kind=lambda it: type(it).__name__,
+        points=lambda places: " ".join(f"{_number(x)},{_number(y)}" for x, y in places),
+        anchor=lambda name: "".join(c if c.isalnum() else "-" for c in name.lower()),
+    )  # fmt: skip
     return made
 
 
@@ -89,18 +89,10 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _points(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{_number(x)},{_number(y)}" for x, y in places)
-
-
 def _shown(value: Any) -> str:
     if value is None:
         return "—"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _anchor(name: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 @contextmanager

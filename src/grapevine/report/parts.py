@@ -18,50 +18,39 @@ MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A cell of a table: a PNG file in base64."""
+class Cell:
+    """A cell of a table that holds more than words."""
 
-    png: str
-    name: str
+    words: str
+    small: str = ""  # in a line below
+    share: float | None = None  # as a bar below
+    links: Sequence[tuple[str, str]] = ()  # words and address, or "" without one
+    png: str = ""  # a picture in base64
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out."""
+    """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out.
+
+    The heads of a `sortable` table sort it, and all its columns but the first are numbers; `looks` are its rows'.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Any]]
     more: str = ""
+    sortable: bool = False
+    looks: Sequence[str] = ()
 
     @property
     def numeric(self) -> list[bool]:
-        return [any(map(_is_number, column)) for column in zip(*self.rows)] if self.rows else [False] * len(self.heads)
+        if self.sortable or not self.rows:
+            return [self.sortable and i > 0 for i in range(len(self.heads))]
+        return [any(map(_is_number, column)) for column in zip(*self.rows)]
 
 
 def _is_number(value: Any) -> bool:
     """A number, or one with its unit. Class names that look like numbers are words."""
     return isinstance(value, (int, float)) or isinstance(value, str) and MEASURED.fullmatch(value) is not None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table that can be sorted: what it shows, and what it is sorted by."""
-
-    words: str
-    by: Any = None
-    small: str = ""  # in a line below
-    share: float | None = None  # as a bar below
-    links: Sequence[tuple[str, str]] = ()  # words and address, or "" without one
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """A table whose heads are buttons that sort it, columns of `words` by the alphabet; `small_first` the first time."""
-
-    heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]  # with the row's class
-    words: Sequence[str] = ("method",)
-    small_first: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -141,7 +130,7 @@ class Views:
     choices: Mapping[str, Sequence[Part]]
 
 
-Part = str | list | Chart | Table | Sorted | Pick | Card | Command | Settings | Views
+Part = str | list | Chart | Table | Pick | Card | Command | Settings | Views
 
 
 def charts(parts: Iterable[Part]) -> Iterator[Chart]:

@@ -15,20 +15,22 @@ from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size
-from grapevine.report import latent, picture
+from grapevine.jobs.settings import TrainSettings
+from grapevine.report import latent, picture, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
-from grapevine.report.files import ALONE, Files, compared_with, read, running
+from grapevine.report.files import ALONE, Files, compared_with, read
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
 from grapevine.report.parts import Card, Chart, Command, Part, Settings, Table, Views
+from grapevine.run.folder import running
 
 LIVE_SECONDS = 30.0  # between two pages of a run that goes on
 LIVE_COST = 20  # and so many times what a page took, so that a large one's costs no more than a twentieth of the run
 MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; more as a histogram
 MOST_COLUMNS = 300
-MOST_FIELDS = 8  # shown apart in the bars of the messages
 ALL, CONFIDENCE = "pseudo_labels_right_of_all", "pseudo_labels_confidence"
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
 TITLES = {
+    "pseudo_labels_used": "Pseudo-labels used since the evaluation before",
     "nothing_relevant": "Clients with nothing relevant, so far",
     QUALIFIED: "Qualified rows per client",
     "anchor_overhead": "Anchors sent, % of the model's bytes",
@@ -72,7 +74,7 @@ def make(folder: str | Path, against: str | Path | None = None, full: bool = Fal
             ("Confusion", _confusion(files.result)),
             ("Given and true labels", _given_true(files)),
             ("Latent space", [latent.charts(files)] if full else []),
-            ("Costs", [[*_messages(files.messages), *_time(files.times)]]),
+            ("Costs", [[*sent.chart(files.messages), *_time(files.times)]]),
             ("Split", _split(files)),
             ("Settings", _settings(files)),
         ]
@@ -111,7 +113,7 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
     if result.get("pseudo_label_accuracy") is not None:
         tiles["pseudo-labels right"] = percent(result["pseudo_label_accuracy"])
     heading = f"{percent(result['accuracy'])} of the {rows} are classified right by {result['method']} on {_data_name(files)}."
-    return dict(heading=heading, about=about, tiles=tiles, notices=[*_left_out(files, result), *_nothing_relevant(files)])
+    return dict(heading=heading, about=about, tiles=tiles, notices=_without(files))
 
 
 def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
         else "The run was stopped before its end: the same command with --resume goes on with it."
     )
     heading = f"Not finished: {settings['method']} has done {done} of {rounds} rounds."
-    return dict(heading=heading, about=_about(files), tiles=tiles, notices=[notice, *_nothing_relevant(files)])
+    return dict(heading=heading, about=_about(files), tiles=tiles, notices=[notice, *_without(files)])
 
 
 def _about(files: Files) -> str:
@@ -148,23 +150,15 @@ def _about(files: Files) -> str:
     return f"{', '.join(words)}{server}. Model {files.settings['model']}."
 
 
-def _left_out(files: Files, result: dict) -> list[str]:
-    """Clients whose replies could not be used."""
-    left = result.get("left_out") or {}
-    return (
-        [f"Left out for bad replies: {'; '.join(f'{files.name(name)} ({why})' for name, why in left.items())}."] if left else []
-    )
-
-
-def _nothing_relevant(files: Files) -> list[str]:
-    """Clients that MP-SSFL trained without."""
-    at = next((line["nothing_relevant_at"] for line in reversed(files.history) if line.get("nothing_relevant_at")), [])
-    if not at:
-        return []
+def _without(files: Files) -> list[str]:
+    """Clients whose replies could not be used, and those that MP-SSFL trained without."""
+    left = [f"{files.name(name)} ({why})" for name, why in (files.result or {}).get("left_out", {}).items()]
+    told = [f"Left out for bad replies: {'; '.join(left)}."] if left else []
+    at: list = next((line["nothing_relevant_at"] for line in reversed(files.history) if line.get("nothing_relevant_at")), [])
     names = ", ".join(files.name(client) for client in at[:MOST_BARS])
     names += f" and {count(len(at) - MOST_BARS)} more" if len(at) > MOST_BARS else ""
     them = "it" if len(at) == 1 else "them"
-    return [f"Nothing relevant at {names}: every row was set aside, and the run goes on without {them}."]
+    return told + ([f"Nothing relevant at {names}: every row was set aside, and the run goes on without {them}."] if at else [])
 
 
 # ---------------------------------------------------------------- curves
@@ -183,7 +177,7 @@ def _accuracy(files: Files) -> list[Part]:
     history = _thinned(history, [best])
     series = {name: [line.get(key) for line in history] for name, key in kept.items()}
     rounds = [line["round"] for line in history]
-    sent = [line["bytes_up"] + line["bytes_down"] for line in history]
+    so_far = [line["bytes_up"] + line["bytes_down"] for line in history]
     clock = {0: 0.0, **{line["round"]: line["seconds"] for line in files.times}}
     note = f"Every {every}th evaluation is drawn; all are in history.jsonl." if every > 1 else ""
 
@@ -193,8 +187,8 @@ def _accuracy(files: Files) -> list[Part]:
         return [lines(title, curves(x, series), axis, Axis("accuracy", percent), mark=mark, note=note, wide=True)]
 
     choices = {"rounds": curve(rounds, Axis("round"))}
-    if sent[-1]:
-        choices["bytes sent"] = curve(sent, Axis("bytes sent", size))
+    if so_far[-1]:
+        choices["bytes sent"] = curve(so_far, Axis("bytes sent", size))
     if all(r in clock for r in rounds) and len(rounds) > 1:
         choices["seconds"] = curve([clock[r] for r in rounds], Axis("seconds", lambda s: f"{s:.4g} s"))
     return [Views("over", choices), _notes(history)]
@@ -214,18 +208,9 @@ def _pseudo_labels(history: list[dict]) -> list[Part]:
         if any(line.get(key) is not None for line in used):
             right[name] = [line.get(key) for line in used]
     right["used, of those guessed"] = [line["pseudo_labels_used"] / max(line["pseudo_labels_of"], 1) for line in used]
-    qualified = _curve([line for line in history if QUALIFIED in line], QUALIFIED)
     note = "Pseudo-labels compared with the truth, which no client sees."
-    drawn = lines("Pseudo-labels right", curves(x, right), Axis("round"), Axis("share", percent), note=note, wide=bool(qualified))
-    names, taken, since = [f"round {r}" for r in x], [line["pseudo_labels_used"] for line in used], "Since the evaluation before."
-    return [[drawn, columns("Pseudo-labels used", names, taken, "evaluation", Axis("used"), _ends(x), note=since), *qualified]]
-
-
-def _ends(rounds: Sequence[int]) -> list[tuple[float, str]]:
-    """The first and the last round as labels below columns."""
-    if len(rounds) == 1:
-        return [(0.5, f"round {rounds[0]}")]
-    return [(0, f"round {rounds[0]}"), (len(rounds), f"round {rounds[-1]}")]
+    drawn = lines("Pseudo-labels right", curves(x, right), Axis("round"), Axis("share", percent), note=note, wide=True)
+    return [[drawn, *_curve(used, "pseudo_labels_used"), *_curve([line for line in history if QUALIFIED in line], QUALIFIED)]]
 
 
 def _thinned(history: list[dict], keep: Sequence[int | None] = ()) -> list[dict]:
@@ -261,12 +246,9 @@ def _clients(files: Files) -> list[Part]:
         return []
     values = [row["accuracy"] for row in rows]
     note = f"From worst to best: {percent(values[0])} to {percent(values[-1])}, half of the clients have "
-    note += (
-        f"{percent(values[len(values) // 2])} or more. On the client's own test rows, or on the common ones weighed by its mix "
-    )
-    note += "of classes." + (
-        f" {many(len(known) - len(rows), 'client')} without test rows left out." if len(rows) < len(known) else ""
-    )
+    note += f"{percent(values[len(values) // 2])} or more. On the client's own test rows, or on the common ones weighed by its "
+    note += "mix of classes."
+    note += f" {many(len(known) - len(rows), 'client')} without test rows left out." if len(rows) < len(known) else ""
     told = [[files.name(row["id"]), row["n"], percent(row["accuracy"])] for row in rows]
     numbers, title = [Table(["client", "rows", "accuracy"], told, "result.json")], "Accuracy per client"
     if len(rows) > MOST_BARS:
@@ -340,59 +322,15 @@ def _given_true(files: Files) -> list[Part]:
 # ---------------------------------------------------------------- costs
 
 
-def _messages(messages: list[dict]) -> list[Chart]:
-    """What was sent, added up over the rounds by step and direction; the large fields are shown apart."""
-    if not messages:
-        return []
-    sums = _added_up(messages)
-    totals: dict[str, int] = {}
-    for one in sums.values():
-        for name, field in one["fields"].items():
-            totals[name] = totals.get(name, 0) + field["bytes"]
-    sent = sum(one["bytes"] for one in sums.values())
-    large = [name for name in sorted(totals, key=lambda name: (-totals[name], name))[:MOST_FIELDS] if totals[name] >= sent / 100]
-    parts = {name: [one["fields"].get(name, {}).get("bytes", 0) for one in sums.values()] for name in large}
-    parts["the rest"] = [one["bytes"] - sum(values[i] for values in parts.values()) for i, one in enumerate(sums.values())]
-    names = [f"{'↑' if direction == 'up' else '↓'} {step}" for step, direction in sums]
-    steps = [[*key, one["messages"], one["bytes"], size(one["bytes"] / one["messages"])] for key, one in sums.items()]
-    fields = [
-        [*key, name, field["type"], "×".join(map(str, field["shape"])) or "one", field["bytes"]]
-        for key, one in sums.items()
-        for name, field in one["fields"].items()
-    ]
-    numbers = [Table(["step", "direction", "messages", "bytes", "a message"], steps),
-               Table(["step", "direction", "field", "type", "shape", "bytes"], fields)]  # fmt: skip
-    up, down = (sum(one["bytes"] for key, one in sums.items() if key[1] == way) for way in ("up", "down"))
-    note = f"{size(up)} up (↑ client to server), {size(down)} down (↓ server to client), over all rounds and clients."
-    return [bars("Bytes by step and direction", names, parts, "step", size, note=note, numbers=numbers)]
-
-
-def _added_up(messages: list[dict]) -> dict[tuple[str, str], dict]:
-    """Lines of messages.jsonl by (step, direction): bytes, messages and fields."""
-    sums: dict[tuple[str, str], dict] = {}
-    for line in messages:
-        one = sums.setdefault((line["step"], line["direction"]), dict(bytes=0, messages=0, fields={}))
-        one["bytes"] += line["bytes"]
-        one["messages"] += line["messages"]
-        for name, field in line["fields"].items():
-            known = one["fields"].setdefault(name, dict(type=field["type"], shape=field["shape"], bytes=0))
-            known["bytes"] += field["bytes"]
-            known["shape"] = field["shape"] if known["shape"] == field["shape"] else ["varies"]
-    return sums
-
-
 def _time(times: list[dict]) -> list[Chart]:
     if not times:
         return []
     total, each = times[-1]["seconds"], -(-len(times) // MOST_COLUMNS)
     ends = [dict(round=0, seconds=0.0), *times[each - 1 :: each]]  # of a long run, means of some rounds at a time
     took = [(b["seconds"] - a["seconds"]) / (b["round"] - a["round"]) for a, b in zip(ends, ends[1:])]
-    rounds = [line["round"] for line in ends[1:]]
     note = f"{duration(total)} in all, evaluations included; {duration(total / len(times))} a round."
-    note += f" Each column is the mean of {each} rounds." if each > 1 else ""
-    seconds = Axis("seconds", lambda s: f"{s:.3g} s")
-    names = [f"round {r}" for r in rounds]
-    return [columns("Seconds per round", names, took, "round", seconds, _ends(rounds), note=note, height=150)]
+    series, seconds = curves([line["round"] for line in ends[1:]], {"seconds": took}), Axis("seconds", lambda s: f"{s:.3g} s")
+    return [lines("Seconds per round", series, Axis("round"), seconds, note=note, height=150)]
 
 
 # ---------------------------------------------------------------- split and settings
@@ -420,17 +358,14 @@ def _settings(files: Files) -> list[Part]:
 
 def _command(files: Files) -> str:
     """The command that makes the same run. A split of another seed than the run's is handed over as its file."""
-    settings, data, split = files.settings, files.data, files.split
-    words = ["grapevine", "train", settings["method"], "--data", data["name"]]
-    if split and split["seed"] != settings["seed"]:
-        words += ["--split", "split.json"]
-    else:
-        for name in ("clients", "partition", "labels", "flip", "irrelevant", "validation"):
-            words += [f"--{name}", str(data[name])] if data[name] else []
-    words += ["--model", settings["model"]]
-    words += ["--norm", settings["norm"]] if settings["norm"] != "default" else []
-    for name in ("rounds", "per_round", "seed", "device", "evaluate_every", "patience"):
-        words += [f"--{name.replace('_', '-')}", str(settings[name])] if settings[name] or name == "seed" else []
+    settings, split = files.settings, files.split
+    values = dict(settings, data=files.data["name"], norm=settings["norm"].replace("default", ""), workers=None)
+    made = ("clients", "partition", "labels", "flip", "irrelevant", "validation")
+    same = split is None or split["seed"] == settings["seed"]
+    values |= {name: files.data[name] for name in made} if same else dict(split="split.json")
+    words = ["grapevine", "train", settings["method"]]
+    for name in TrainSettings.names():
+        words += [f"--{name.replace('_', '-')}", str(values[name])] if values.get(name) or name == "seed" else []
     for name, value in settings["settings"].items():
         words += ["--set", f"{name}={value}"]
     return shlex.join([*words, "--out", "again"])

@@ -10,25 +10,22 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.report.files import Files, job_of, read
 from grapevine.report.parts import flat
 
-NEEDS = {"tensorboard": "tensorboard", "mlflow": "mlflow"}  # flag and extra: the module it needs
-
 
 def find(name: str) -> Callable[[Path, Path], Path]:
     """The writer of this name, if its package is installed."""
-    if importlib.util.find_spec(NEEDS[name]) is None:
+    if importlib.util.find_spec(name) is None:
         raise Mistake(f"--{name} needs a package that is not installed: pip install 'grapevine-fl[{name}]'.")
     return dict(tensorboard=write_tensorboard, mlflow=write_mlflow)[name]
 
 
 def write_tensorboard(folder: Path, into: Path) -> Path:
     """The run as TensorBoard's events in a folder of its own name below `into`."""
-    files = _train(folder)
+    files, settings = _read(folder)
     from torch.utils.tensorboard import SummaryWriter
 
     place = into / folder.resolve().name
@@ -38,14 +35,14 @@ def write_tensorboard(folder: Path, into: Path) -> Path:
     with SummaryWriter(place, filename_suffix=".grapevine") as writer:
         for step, name, value in scalars(files):
             writer.add_scalar(name, value, step)
-        settings = "\n".join(f"| {name} | {value} |" for name, value in flat(_about(files)))
-        writer.add_text("settings", f"| name | value |\n|---|---|\n{settings}")
+        lines = "\n".join(f"| {name} | {value} |" for name, value in settings)
+        writer.add_text("settings", f"| name | value |\n|---|---|\n{lines}")
     return place
 
 
 def write_mlflow(folder: Path, into: Path) -> Path:
     """The run in the file mlflow.db of `into`, in an experiment named after the data set. No server is asked."""
-    files = _train(folder)
+    files, settings = _read(folder)
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers of every run
     import mlflow
     from mlflow.entities import Metric, Param
@@ -60,22 +57,20 @@ def write_mlflow(folder: Path, into: Path) -> Path:
             client.delete_run(old.info.run_id)
     run = client.create_run(experiment, run_name=own)
     metrics = [Metric(key, value, 0, step) for step, key, value in scalars(files)]
-    params = [Param(key, str(value)[:500]) for key, value in flat(_about(files))]
+    params = [Param(key, str(value)[:500]) for key, value in settings]
     for i in range(0, max(len(metrics), len(params)), 100):  # MLflow takes so many at a time
         client.log_batch(run.info.run_id, metrics[i : i + 100], params[i : i + 100])
     client.set_terminated(run.info.run_id, "FINISHED" if files.result else "RUNNING")
     return into / "mlflow.db"
 
 
-def _train(folder: Path) -> Files:
+def _read(folder: Path) -> tuple[Files, list[tuple[str, str | None]]]:
+    """A training run's files, and its settings as names and values."""
     job = job_of(folder)
     if job != "train":
         raise Mistake(f"{folder} is no training run ({job}) and has no curves: leave --tensorboard and --mlflow out.")
-    return read(folder)
-
-
-def _about(files: Files) -> dict[str, Any]:
-    return {name: value for name, value in files.settings.items() if name not in ("versions", "job")}
+    files = read(folder)
+    return files, flat({name: value for name, value in files.settings.items() if name not in ("versions", "job")})
 
 
 def scalars(files: Files) -> Iterator[tuple[int, str, float]]:
@@ -86,6 +81,7 @@ def scalars(files: Files) -> Iterator[tuple[int, str, float]]:
                 yield line["round"], name, float(value)
     for line in files.times:
         yield line["round"], "seconds", float(line["seconds"])
-    for name in ("accuracy", "balanced_accuracy") if files.result else ():
-        if files.result[name] is not None:
-            yield files.result["best_round"], f"result/{name}", float(files.result[name])
+    result = files.result or {}
+    for name in ("accuracy", "balanced_accuracy"):
+        if result.get(name) is not None:
+            yield result["best_round"], f"result/{name}", float(result[name])

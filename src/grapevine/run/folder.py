@@ -83,8 +83,40 @@ def first_difference(a: Any, b: Any) -> tuple[str, str]:
     return str(a), str(b)
 
 
+def read_json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Mistake(f"{path} is not readable as JSON ({error}); repeat the run, or take the file from a copy.") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise Mistake(f"{path} holds no settings or results but a {kind}; repeat the run, or take it from a copy.")
+    return value
+
+
 def read_lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The lines of a file that may be growing: a last line without its end is left for the next time."""
+    if not path.is_file():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except ValueError as error:
+        raise Mistake(f"{path} has a line that is not JSON ({error}); repeat the run, or take the file from a copy.") from None
+
+
+def running(folder: Path) -> bool:
+    """Whether a process is at work in the folder."""
+    if not (folder / "lock").exists():
+        return False
+    try:
+        with lock(folder / "lock"):
+            return False
+    except Mistake:
+        return True
+    except OSError:
+        return False  # a folder that may only be read
 
 
 class Lines:

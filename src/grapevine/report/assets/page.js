@@ -48,19 +48,20 @@
       point.classList.toggle("dim", wanted.some(m => point.dataset[m.dataset.choose] !== m.value));
   });
 
-  // Heads of a table sort it.
+  // Heads of a table sort it: numbers with their units, the largest first; words by the alphabet; what is neither at the end.
+  const units = {kB: 1e3, MB: 1e6, GB: 1e9, M: 1e6, G: 1e9, T: 1e12, P: 1e15, min: 60, h: 3600};
+  const number = words => {
+    const found = /^[< ]*([-+]?[\d.,]+)[^a-z]*([a-z]*)/i.exec(words.replace("−", "-"));
+    return found ? found[1].replace(",", "") * (units[found[2]] || 1) : NaN;
+  };
   for (const button of all(".sorted th button")) button.addEventListener("click", () => {
-    const head = button.closest("th"), body = button.closest("table").tBodies[0];
-    const at = [...head.parentNode.children].indexOf(head);
-    const was = head.getAttribute("aria-sort"), down = was ? was === "descending" : head.dataset.first === "up";
+    const head = button.closest("th"), body = button.closest("table").tBodies[0], at = head.cellIndex;
+    const up = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "descending" : at === 0;
     for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "ascending" : "descending");
-    const value = row => row.cells[at].dataset.sort;
-    body.append(...[...body.rows].sort((a, b) => {
-      const x = value(a), y = value(b);
-      if (x === "" || y === "") return (x === "") - (y === "");
-      const order = head.dataset.kind === "word" ? x.localeCompare(y) : x - y;
-      return down ? order : -order;
-    }));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const words = row => row.cells[at].textContent.trim();
+    const order = (a, b) => at ? number(words(a)) - number(words(b)) : words(a).localeCompare(words(b));
+    const missing = row => at > 0 && isNaN(number(words(row)));
+    body.append(...[...body.rows].sort((a, b) => missing(a) - missing(b) || (up ? order(a, b) : order(b, a))));
   });
 })();

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 from PIL import Image, ImageDraw, ImageFont
@@ -15,7 +16,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
 from grapevine.report import page
 from grapevine.report.charts.marks import LIGHT, LOOKS, OWN, SERIES, Box, Dot, Drawing, Group, Line, Mark, Path, Words
-from grapevine.report.parts import Chart, Key
+from grapevine.report.parts import Chart
 
 WIDTH, NARROW, EDGE = 720, 360, 16  # pixels of a drawing without a width of its own, of any at least, and of white around it
 SCALE, FINER = 2, 2  # pixels of the file for each of the drawing; each is the mean of FINER × FINER
@@ -36,33 +37,21 @@ class Sheet:
 def sheet(charts: Sequence[Chart], head: Sequence[str] = ()) -> Sheet:
     """Charts one below the other, each with its title above and what its colours mean below; `head` is above all."""
     width = max(NARROW, *(chart.drawing.width or WIDTH for chart in charts))
-    drawings = [Drawing([Words(0, 16 + 20 * i, line) for i, line in enumerate(head)], 20 * len(head), width, 13)] if head else []
+    drawings = [Drawing([Words(0, 16, line)], 20, width, 13) for line in head]
+    layers = [(float(EDGE), EDGE + 20.0 * i, width, drawing) for i, drawing in enumerate(drawings)]
+    y = EDGE + 20.0 * len(head)
     for chart in charts:
-        drawings += [Drawing([Words(0, 16, chart.title, look="title")], 26, width, 14), chart.drawing]
-        drawings += [_legend(chart.key, width)] if len(chart.key) > 1 else []
-    layers, y = [], float(EDGE)
-    for drawing in drawings:
-        layers.append((EDGE, y, width, drawing))
-        y += drawing.height + 6
+        for drawing in (Drawing([Words(0, 16, chart.title, look="title")], 26, width, 14), chart.drawing):
+            layers.append((EDGE, y, width, drawing))
+            y += drawing.height + 6
+        x = start = EDGE + 9.0
+        for one in chart.key[: 0 if len(chart.key) == 1 else None]:
+            room = 40 + 7.0 * len(one.name)
+            x, y = (start, y + 20) if x > start and x + room > width else (x, y)
+            layers.append((x, y + 12, width, Drawing([one.mark, Words(15, 4, one.name)], 0, width)))
+            x += room
+        y += 32 if x > start else 0
     return Sheet(width + 2 * EDGE, y + EDGE, layers)
-
-
-def _legend(key: Sequence[Key], width: float) -> Drawing:
-    marks: list[Mark] = []
-    x, y = 9.0, 14.0
-    for one in key:
-        room = 40 + 7.0 * len(one.name)
-        if x > 9 and x + room > width:
-            x, y = 9.0, y + 20
-        marks += [_moved(one.mark, x, y), Words(x + 15, y + 4, one.name)]
-        x += room
-    return Drawing(marks, y + 12, width)
-
-
-def _moved(mark: Mark, x: float, y: float) -> Mark:
-    """A key's mark at its place."""
-    more = dict(x2=mark.x2 + x, y2=mark.y2 + y) if isinstance(mark, Line) else {}
-    return replace(mark, x=mark.x + x, y=mark.y + y, **more)
 
 
 def save_all(charts: Iterable[Chart], folder: str | FilePath) -> list[FilePath]:
@@ -179,16 +168,12 @@ def _dashed(points: list[tuple[float, float]], dash: list[float]) -> list[list[t
     """A line through the points in pieces: `dash` is how long a piece is and how long the gap behind it."""
     if not dash:
         return [points]
-    pieces: list[list[tuple[float, float]]] = []
-    on, left = True, dash[0]
+    pieces, done, period = [], 0.0, sum(dash)
     for (x, y), (x2, y2) in zip(points, points[1:]):
-        long = ((x2 - x) ** 2 + (y2 - y) ** 2) ** 0.5
-        done = 0.0
-        while done < long:
-            step = min(left, long - done)
-            ends = [(x + (x2 - x) * at / long, y + (y2 - y) * at / long) for at in (done, done + step)]
-            pieces += [ends] if on else []
-            done, left = done + step, left - step
-            if left <= 1e-9:
-                on, left = not on, dash[1] if on else dash[0]
+        long = math.hypot(x2 - x, y2 - y)
+        for k in range(int(done // period), int((done + long) // period) + 1):
+            first, last = max(k * period - done, 0.0), min(k * period + dash[0] - done, long)
+            if first < last:
+                pieces.append([(x + (x2 - x) * at / long, y + (y2 - y) * at / long) for at in (first, last)])
+        done += long
     return pieces
