@@ -14,6 +14,7 @@ from chromium import Browser
 from hypothesis import settings
 
 from grapevine import data
+from grapevine.crypto import mlwe
 
 # On CI the same examples every time, so that what fails there can be repeated; by hand new ones are tried at every run.
 settings.register_profile("ci", derandomize=True)
@@ -38,6 +39,12 @@ def data_dir() -> str:
     if not folder.is_dir():
         pytest.skip(f"the real data sets are not in {folder}")
     return str(folder)
+
+
+@pytest.fixture
+def toy_lattice(monkeypatch):
+    """mlwe over a ring too small to be secure: for tests of the flow. The real one is in tests marked slow."""
+    monkeypatch.setattr(mlwe.Params, "for_bits", classmethod(lambda cls, bits: cls(bits, ring=16, rank=2)))
 
 
 @pytest.fixture(autouse=True)

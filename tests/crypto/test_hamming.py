@@ -114,12 +114,6 @@ def assert_distances(blocks, bits):
         np.testing.assert_array_equal(blocks[pair], expected[pair])
 
 
-@pytest.fixture
-def toy_lattice(monkeypatch):
-    """mlwe over a ring too small to be secure: for tests of the flow."""
-    monkeypatch.setattr(mlwe.Params, "for_bits", classmethod(lambda cls, bits: cls(bits, ring=16, rank=2)))
-
-
 def extremes(length):
     """One row against rows at distance 0 and `length`, equal rows, and an opposite pair within."""
     row = np.random.default_rng(1).integers(0, 2, (1, length), np.uint8)
