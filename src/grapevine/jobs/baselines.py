@@ -8,7 +8,7 @@ import numpy as np
 
 from grapevine.jobs.process import Ran, run_once
 from grapevine.jobs.reading import Party
-from grapevine.methods.gaussian import Gaussian, kind_for
+from grapevine.methods.gaussian import Gaussian
 from grapevine.methods.label import Label
 from grapevine.methods.one_shot import labels
 
@@ -19,8 +19,7 @@ def compared(ran: Ran, method: Label, workers: int) -> tuple[dict[str, dict[str,
     known = {name: labels(client) for name, client in ran.clients.items()}
     names = {name: client.memory["classes"] for name, client in ran.clients.items()}
     parties = [Party(name, V, _named(known[name], names[name]), []) for name, V in rows.items()]
-    d, seed = parties[0].x.shape[1], next(iter(ran.clients.values())).seed
-    heads = run_once(Gaussian(kind_for(d)), parties, seed, workers)
+    heads = run_once(Gaussian(), parties, next(iter(ran.clients.values())).seed, workers)
     found = {}
     for name, client in heads.clients.items():
         ran.disclosure[name].extend(_own(heads.disclosure[name]))

@@ -14,7 +14,7 @@ from grapevine.core.account import fields
 from grapevine.crypto import session
 from grapevine.crypto.hamming import SHARE, protocol
 from grapevine.crypto.spread import ROWS
-from grapevine.methods.gaussian import Gaussian, kind_for, numbers
+from grapevine.methods.gaussian import MOMENTS, numbers
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
 
@@ -70,9 +70,8 @@ def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: b
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
         classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
-        heads = Gaussian(kind_for(d))
-        sums = dict(step="gaussian.meet", field="moments", bytes=32 * numbers(d, classes, heads.kind),
-                    reveals=heads.reveals("meet", "moments"))  # fmt: skip
+        sums = dict(step="gaussian.meet", field="moments", bytes=32 * numbers(d, classes),
+                    reveals=MOMENTS)  # fmt: skip
         for party in parties:
             told = "a public key, class names"
             hello = dict(step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals=told)

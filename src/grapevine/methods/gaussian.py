@@ -9,9 +9,8 @@ labelled rows, and these add up over parties, so one masked sum gives the same c
     +1 moments     the same under fresh masks, only after a party was lost
     3  predict     nothing: every party makes the head from the pooled moments and labels its own rows
 
-`kind` says what a class's covariance is, and with it which second moments are summed, no more than it needs:
-    lda    one for all classes (linear discriminant analysis)        d(d + 1)/2 numbers, over all classes together
-    nb     a diagonal one for each class (Gaussian naive Bayes)      C · d
+All classes have one covariance (linear discriminant analysis), so second moments are summed over all of them together. Above
+`MOST_FEATURES` it is diagonal: a full one would be millions of numbers.
 
 Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
 server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
@@ -19,12 +18,11 @@ more than XCLP's server learns of labels, and it is not little: the mean of a cl
 class that only one party labels, that party's. With two parties, the sum less one's own part is the other's. Server and a set
 of clients together learn the sum over the others.
 
-Numbers. Covariances are shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes them invertible for d > n too. A
-class with fewer than two labelled rows, or whose rows are all equal, takes the covariance within all classes; if no class has a
-spread, all take the same multiple of I (the nearest mean wins). Variances under `LEAST` of a covariance's largest are raised to
-that. A class without a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is
-1e-4 of its mean has its variance to about eight digits. The default of γ suits few labels: on one split of digits among 10
-parties, 0.3 was near the best with 150 labels, 0.1 with 500, 0.6 or more with 50.
+Numbers. The covariance is shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes it invertible for d > n too; if
+no class has a spread, it is I (the nearest mean wins). Variances under `LEAST` of the largest are raised to that. A class without
+a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is 1e-4 of its mean has its
+variance to about eight digits. The default of γ suits few labels: on one split of digits among 10 parties, 0.3 was near the best
+with 150 labels, 0.1 with 500, 0.6 or more with 50.
 """
 
 from __future__ import annotations
@@ -43,7 +41,8 @@ from grapevine.methods import one_shot
 from grapevine.methods.one_shot import features, labels
 
 MOMENTS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
-LEAST = 1e-9  # of a covariance's largest variance
+MOST_FEATURES = 1500  # with a full covariance
+LEAST = 1e-9  # of the covariance's largest variance
 ROUNDING = 1e-13  # of a second moment about 0: a variance below this is float64's error
 
 
@@ -55,8 +54,7 @@ class Gaussian(Method):
     title = "Gaussian heads from securely summed class counts and moments (baseline of the label job)"
     personal = True
 
-    kind: str = param("lda", "", "lda: one covariance; nb: a diagonal one for each class", choices=("lda", "nb"))
-    shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in every covariance", least=0, most=1)
+    shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in the covariance", least=0, most=1)
 
     # ------------------------------------------------------------ client
 
@@ -76,7 +74,7 @@ class Gaussian(Method):
     def moments(self, client: Client, attempt: int, parties: dict) -> dict:
         """Masked counts, sums and second moments of the labelled rows. Fresh masks in every attempt."""
         n = len(client.data.labelled)
-        values = class_moments(features(client)[:n], labels(client)[:n], len(client.memory["classes"]), self.kind)
+        values = class_moments(features(client)[:n], labels(client)[:n], len(client.memory["classes"]))
         return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
 
     @step
@@ -89,21 +87,13 @@ class Gaussian(Method):
 
     def probabilities(self, V: np.ndarray, moments: np.ndarray, C: int) -> np.ndarray:
         """P(class | row) for rows V, by Bayes' rule from the pooled moments."""
-        n, means, S = statistics(moments, C, V.shape[1], self.kind)
+        n, means, S = statistics(moments, C, V.shape[1])
+        T = whitening(shrunk(S, self.shrinkage))
         centre = n @ means / n.sum()
-        V, means = V - centre, means - centre
+        X, M = ((rows - centre) * T if T.ndim == 1 else (rows - centre) @ T for rows in (V, means))
         prior = np.log(n, out=np.full(C, -np.inf), where=n > 0)
-        if self.kind == "lda":
-            T, _ = whitening(shrunk(S[0], self.shrinkage))
-            M = means @ T
-            # Squared distances to the means, less |vT|², which is the same for all classes.
-            return softmax(V @ T @ M.T - 0.5 * (M * M).sum(1) + prior, axis=1)
-        score = np.full((len(V), C), -np.inf)
-        for c in np.flatnonzero(n):
-            T, log_det = whitening(shrunk(S[c], self.shrinkage))
-            apart = (V - means[c]) * T
-            score[:, c] = prior[c] - 0.5 * ((apart * apart).sum(1) + log_det)
-        return softmax(score, axis=1)
+        # Squared distances to the means, less that of the row to the centre, which is the same for all classes.
+        return softmax(X @ M.T - 0.5 * (M * M).sum(1) + prior, axis=1)
 
     # ------------------------------------------------------------ server
 
@@ -119,7 +109,7 @@ class Gaussian(Method):
         said = session.named(server.ask(self.keys, session_id=secrets.token_hex(16)), "a secure sum")
         told = one_shot.agreed(said)
         d, C = next(iter(said.values()))["features"], len(told["classes"])
-        form = dict(moments=Array("uint64", (numbers(d, C, self.kind), 4)))
+        form = dict(moments=Array("uint64", (numbers(d, C), 4)))
         met = session.named(server.ask(self.meet, to=[ids[name] for name in said], form=lambda id: form, **told), "a secure sum")
         moments = session.pooled(server, self.moments, ids, said, met, "a secure sum", lambda id: form)
         counts = np.rint(moments[:C]).astype(np.int64)
@@ -133,61 +123,44 @@ class Gaussian(Method):
 # ---------------------------------------------------------------- moments
 
 
-def kind_for(d: int) -> str:
-    """The head for d features: above 1500, the second moments of a full covariance are millions of numbers."""
-    return "lda" if d <= 1500 else "nb"
-
-
-def numbers(d: int, C: int, kind: str) -> int:
+def numbers(d: int, C: int) -> int:
     """How many numbers a party adds, of d features and C classes."""
-    return C + C * d + (C * d if kind == "nb" else d * (d + 1) // 2)
+    return C + C * d + (d * (d + 1) // 2 if d <= MOST_FEATURES else d)
 
 
-def class_moments(V: np.ndarray, y: np.ndarray, C: int, kind: str) -> np.ndarray:
-    """What a party adds: counts (C), sums (C × d), then the second moments that `kind` needs, as one vector."""
-    Y = graph.label_matrix(y, C)
-    second = (Y.T @ (V * V)).ravel() if kind == "nb" else (V.T @ V)[np.triu_indices(V.shape[1])]
+def class_moments(V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:
+    """What a party adds: counts (C), sums (C × d), then second moments, the upper triangle or the diagonal, as one vector."""
+    Y, d = graph.label_matrix(y, C), V.shape[1]
+    second = (V.T @ V)[np.triu_indices(d)] if d <= MOST_FEATURES else (V * V).sum(0)
     return np.concatenate([Y.sum(0), (Y.T @ V).ravel(), second])
 
 
-def statistics(moments: np.ndarray, C: int, d: int, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts (C), means (C × d), and covariances: one matrix for lda (1 × d × d), variances of each class for nb (C × d)."""
+def statistics(moments: np.ndarray, C: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts (C), means (C × d), and the covariance within classes: a matrix, or the vector that is a diagonal one."""
     n, total, second = moments[:C], moments[C : C + C * d].reshape(C, d), moments[C + C * d :]
     means = total / np.maximum(n, 1.0)[:, None]
-    pooled: np.ndarray
-    one: np.ndarray
-    if kind == "nb":
-        S = (second.reshape(C, d) - n[:, None] * means**2) / np.maximum(n, 1.0)[:, None]
-        pooled, one, squares = n / n.sum() @ S, np.ones(d), second
-    else:
-        S = np.zeros((1, d, d))
+    if d <= MOST_FEATURES:
+        square = np.zeros((d, d))
         i, j = np.triu_indices(d)
-        S[0, i, j] = S[0, j, i] = second
-        squares = np.diagonal(S[0]).copy()
-        S = (S - (means.T * n) @ means) / n.sum()
-        pooled, one = S[0], np.eye(d)
-    nothing = ROUNDING * squares.sum() / n.sum()  # what is left of a spread when equal numbers are subtracted
-    if _trace(pooled) <= nothing:
-        pooled = one
-    return n, means, np.stack([pooled if _trace(s) <= nothing else s for s in S])  # one row only, or all alike
+        square[i, j] = square[j, i] = second
+        S, squares = (square - (means.T * n) @ means) / n.sum(), np.trace(square)
+    else:
+        S, squares = (second - n @ means**2) / n.sum(), second.sum()
+    if _trace(S) <= ROUNDING * squares / n.sum():  # what is left of a spread when equal numbers are subtracted
+        S = np.eye(d) if S.ndim == 2 else np.ones(d)
+    return n, means, S
 
 
 def _trace(S: np.ndarray) -> float:
     return float(S.sum() if S.ndim == 1 else np.trace(S))
 
 
-# ---------------------------------------------------------------- covariances
-
-
 def shrunk(S: np.ndarray, shrinkage: float) -> np.ndarray:
     """(1 − γ)S + γ tr(S)/d · I, for a matrix, or for the vector that is a diagonal one."""
-    if S.ndim == 1:
-        return (1 - shrinkage) * S + shrinkage * S.mean()
-    return (1 - shrinkage) * S + shrinkage * np.trace(S) / len(S) * np.eye(len(S))
+    return (1 - shrinkage) * S + shrinkage * _trace(S) / len(S) * (1.0 if S.ndim == 1 else np.eye(len(S)))
 
 
-def whitening(S: np.ndarray) -> tuple[np.ndarray, float]:
-    """T with T Tᵀ = S⁻¹ and log det S, after variances under `LEAST` of the largest are raised to that."""
+def whitening(S: np.ndarray) -> np.ndarray:
+    """T with T Tᵀ = S⁻¹, after variances under `LEAST` of the largest are raised to that."""
     variances, Q = (S, 1.0) if S.ndim == 1 else np.linalg.eigh(S)
-    variances = np.maximum(variances, LEAST * variances.max())
-    return Q / np.sqrt(variances), float(np.log(variances).sum())
+    return Q / np.sqrt(np.maximum(variances, LEAST * variances.max()))
