@@ -8,9 +8,8 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -34,25 +33,23 @@ class Job:
 
 
 Told = tuple[Job, dict[str, Any]]
-Queue = queue.SimpleQueue  # of Told; None when a hand has ended
 
 
 @contextmanager
 def workers(count: int, jobs: list[Job], log: Path) -> Iterator[Iterator[Told]]:
-    """Processes that work the jobs off; what they tell, as it comes. Leaving ends them, wherever they are."""
-    told: Queue = queue.SimpleQueue()
-    todo = _Todo(jobs)
+    """Processes that work the jobs off in their order; what they tell, as it comes. Leaving ends them, wherever they are."""
+    todo, told = list(jobs), queue.SimpleQueue[Told | None]()
     with open(log, "ab") as file:
         hands = [_Hand(todo, told, file) for _ in range(count)]
         try:
-            yield _until_all_ended(told, len(hands))
+            yield _until_all_ended(told, count)
         finally:
-            todo.stop()
+            todo.clear()
             for hand in hands:
                 hand.end()
 
 
-def _until_all_ended(told: Queue, hands: int) -> Iterator[Told]:
+def _until_all_ended(told: queue.SimpleQueue[Told | None], hands: int) -> Iterator[Told]:
     while hands:
         try:
             item = told.get(timeout=0.5)  # with a timeout Ctrl-C is heard on every system
@@ -64,36 +61,10 @@ def _until_all_ended(told: Queue, hands: int) -> Iterator[Told]:
             yield item
 
 
-class _Todo:
-    """Runs in the order of cells and seeds; among those of a seed, what took longest before begins first."""
-
-    def __init__(self, jobs: list[Job]):
-        self._jobs, self._lock = list(jobs), threading.Lock()
-        self._took: dict[str, float] = {}
-
-    def next(self) -> Job | None:
-        with self._lock:
-            if not self._jobs:
-                return None
-            first = (self._jobs[0].cell, self._jobs[0].seed)
-            these = [job for job in self._jobs if (job.cell, job.seed) == first]
-            job = max(these, key=lambda job: self._took.get(job.label, float("inf")))
-            self._jobs.remove(job)
-            return job
-
-    def took(self, label: str, seconds: float) -> None:
-        with self._lock:
-            self._took[label] = seconds
-
-    def stop(self) -> None:
-        with self._lock:
-            self._jobs.clear()
-
-
 class _Hand:
     """A thread that gives a process one run after the other. A process that dies costs its run only."""
 
-    def __init__(self, todo: _Todo, told: Queue, log: IO[bytes]):
+    def __init__(self, todo: list[Job], told: queue.SimpleQueue[Told | None], log: IO[bytes]):
         self._todo, self._told, self._log = todo, told, log
         self._process: subprocess.Popen[str] | None = None
         self._ending = False
@@ -101,24 +72,20 @@ class _Hand:
         self._thread.start()
 
     def _work(self) -> None:
-        try:
-            while (job := self._todo.next()) is not None:
-                began = time.monotonic()
+        with suppress(IndexError):  # nothing is left to do
+            while True:
+                job = self._todo.pop(0)
                 self._told.put((job, dict(round=0)))
                 self._told.put((job, self._give(job)))
-                self._todo.took(job.label, time.monotonic() - began)
-        finally:
-            self._told.put(None)
+        self._told.put(None)
 
     def _give(self, job: Job) -> dict[str, Any]:
         """One run; what its process said last."""
-        if self._process is None:
-            self._process = self._start()
-        process = self._process
+        process = self._process = self._process or self._start()
         if self._ending:  # which may have been said while it was being started
             process.kill()
         assert process.stdin and process.stdout
-        try:
+        with suppress(OSError, ValueError):
             process.stdin.write(json.dumps(job.work) + "\n")
             process.stdin.flush()
             for line in process.stdout:
@@ -126,9 +93,7 @@ class _Hand:
                 if "state" in said:
                     return said
                 self._told.put((job, said))
-        except (OSError, ValueError):
-            pass
-        self._process, code = None, _bury(process)
+        code = self._bury()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         return dict(state="failed", error=f"its process {how} in the middle of the run; log.txt may say more.")
 
@@ -139,20 +104,18 @@ class _Hand:
             stderr=self._log, text=True, encoding="utf-8", env=os.environ | one,
         )  # fmt: skip
 
+    def _bury(self) -> int:
+        process, self._process = self._process, None
+        assert process and process.stdin and process.stdout
+        process.stdout.close()
+        with suppress(OSError):  # what was not sent yet has nowhere to go
+            process.stdin.close()
+        return process.wait()
+
     def end(self) -> None:
         self._ending, process = True, self._process
         if process is not None:
             process.kill()  # a process without a run is idle; one in the middle of a run has its checkpoint
         self._thread.join()
         if self._process is not None:
-            _bury(self._process)
-
-
-def _bury(process: subprocess.Popen[str]) -> int:
-    assert process.stdin and process.stdout
-    process.stdout.close()
-    try:
-        process.stdin.close()
-    except OSError:  # what was not sent yet has nowhere to go
-        pass
-    return process.wait()
+            self._bury()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,4 @@ def _read(model: Model, file: str, id: str | None, features: Sequence[str] | Non
             raise
         raise Mistake(f"{cell.what}, put a number there.") from None
     # A data set of small images may come as a table with a pixel a column.
-    return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == _size(model.shape) else table.x
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    n = 1
-    for side in shape:
-        n *= side
-    return n
+    return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == math.prod(model.shape) else table.x
