@@ -69,6 +69,7 @@ def _from_file(path: str, cls: str) -> type[Method]:
         raise Mistake(f"there is no Python file '{path}': a method of your own is given as path/to/file.py:Class.")
     module_name = f"grapevine_own_{Path(path).stem}"
     module = ModuleType(module_name)
+    module.__file__ = path
     sys.modules[module_name] = module  # dataclasses look their module up
     SourceFileLoader(module_name, path).exec_module(module)
     if not hasattr(module, cls):
