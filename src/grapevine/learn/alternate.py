@@ -37,9 +37,7 @@ def check_labels_at_server(method: Method, server: Server) -> None:
     present = own_rows(server).y.unique().tolist()
     if len(present) < 2:
         one = server.classes[present[0]]
-        raise Mistake(
-            f"{method.name}: the server's labelled rows are all of class '{one}': say --labels server:500 for all classes."
-        )
+        raise Mistake(f"{method.name}: the server's rows are all of class '{one}': say --labels server:500 for all classes.")
     lacking = [name for k, name in enumerate(server.classes) if k not in present]
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""

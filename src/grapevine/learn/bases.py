@@ -130,34 +130,26 @@ def client_update(client: Client, method: Any, told: Mapping[str, Any], train: T
     return dict(dy=subtract(y, weights), dc=subtract(c_new, c_i), n=n)  # line 13: (Δy_i, Δc_i)
 
 
-def server_control(state: dict, replies: dict, among: Iterable[Id]) -> dict:
-    """SCAFFOLD's line 17 for c ← c + Σ Δc_i / N, and what goes with it.
-
-    N counts those of `among`, whom a round may choose, who have something to train on. c is the mean of their c_i, so that the
-    corrections c − c_i cancel among them; when one turns out to have nothing, N shrinks.
-    """
-    used = {id: reply for id, reply in replies.items() if reply["n"]}
-    idle = state["idle"] | {id: True for id in replies if id not in used}
-    N = max(sum(id not in idle for id in among), 1)
-    c = state["c"] if state["mean_over"] in (0, N) else {name: w * (state["mean_over"] / N) for name, w in state["c"].items()}
-    if used:
-        c = add(c, average(used, "dc", by=None), len(used) / N)
-    return dict(c=c, mean_over=N, idle=idle, heard=state["heard"] | {id: state["round"] for id in used})
-
-
 def server_update(server: Server, base: str, state: dict, replies: dict, by: str | None = "n",
                   among: Iterable[Id] | None = None, global_lr: float = 1.0) -> dict:  # fmt: skip
-    """The new weights (and c) from the replies of those who trained on something; `among` whom a round may choose.
+    """The new weights, and SCAFFOLD's c, from the replies of those who trained on something.
 
-    `global_lr` is SCAFFOLD's η_g, for what is trained: buffers are averaged whatever it is.
+    `global_lr` is SCAFFOLD's η_g, for what is trained: buffers are averaged whatever it is. In c ← c + Σ Δc_i / N, N counts those
+    of `among`, whom a round may choose, who have something to train on. c is the mean of their c_i, so that the corrections
+    c − c_i cancel among them; when one turns out to have nothing, N shrinks.
     """
-    used, weights = {id: reply for id, reply in replies.items() if reply["n"]}, state["weights"]
+    used, x, c = {id: reply for id, reply in replies.items() if reply["n"]}, state["weights"], state["c"]
     if base != "scaffold":
-        return dict(weights=average(used, by=by, otherwise=weights))
+        return dict(weights=average(used, by=by, otherwise=x))
+    idle = state["idle"] | {id: True for id in replies if id not in used}
+    N = max(sum(id not in idle for id in (server.clients if among is None else among)), 1)
+    if state["mean_over"] not in (0, N):
+        c = {name: w * (state["mean_over"] / N) for name, w in c.items()}
     if used:
         dx = average(used, "dy", by=by)  # line 16
-        weights = add(weights, {name: d * global_lr if name in state["c"] else d for name, d in dx.items()})  # line 17
-    return dict(server_control(state, replies, server.clients if among is None else among), weights=weights)
+        x = add(x, {name: d * global_lr if name in c else d for name, d in dx.items()})  # line 17
+        c = add(c, average(used, "dc", by=None), len(used) / N)
+    return dict(weights=x, c=c, mean_over=N, idle=idle, heard=state["heard"] | {id: state["round"] for id in used})
 
 
 def moves(replies: dict, weights: Weights) -> Iterator[Weights]:

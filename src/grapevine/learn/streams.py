@@ -56,11 +56,8 @@ class TwoStreams:
     class_weight: Tensor | None = None
     augment: bool = True
 
-    def used(self) -> Tensor:
-        return torch.nonzero((self.labels >= 0) & (self.weight > 0)).flatten()
-
     def batches(self, batch: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        used, L = self.used(), len(self.labelled)
+        used, L = torch.nonzero((self.labels >= 0) & (self.weight > 0)).flatten(), len(self.labelled)
         size = min(batch, L) or 2 * batch
         for _ in range(epochs):
             truths = endless(L, size, self.rng)

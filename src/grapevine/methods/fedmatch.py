@@ -69,13 +69,10 @@ class FedMatch(Method):
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
 
     def check(self, server: Server) -> None:
-        if self.helpers >= len(server.clients):
-            raise Mistake(f"fedmatch: helpers={self.helpers}, and a client has {len(server.clients) - 1} others: take fewer.")
-        if self.helpers > server.per_round * self.interval:
-            raise Mistake(
-                f"fedmatch: helpers={self.helpers}, and --per-round {server.per_round} in interval={self.interval} rounds leaves "
-                f"{server.per_round * self.interval} to choose from: take fewer, or a longer interval."
-            )
+        others, recent = len(server.clients) - 1, server.per_round * self.interval
+        if self.helpers > min(others, recent):
+            why = f"a client has {others} others, and {recent} clients train in interval={self.interval} rounds"
+            raise Mistake(f"fedmatch: helpers={self.helpers}, and {why}: take fewer, or a longer interval.")
 
     def setting(self, at_server: bool) -> dict:
         """The fields that the paper sets by where the labels are."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from torch.nn import functional as F
 
 from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
-from grapevine.core.reply import COUNT, Form
+from grapevine.core.reply import COUNT
 from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
 from grapevine.learn import average, bases, fit
@@ -36,9 +37,19 @@ ACTIONS = ("kept", "mended", "set aside")
 COUNTS = "how many rows were kept, mended and set aside"
 
 
-def told_counts(counts: bool) -> dict[str, Form]:
-    """The form of what `decide` answers."""
-    return dict(counts=dict.fromkeys(ACTIONS, COUNT)) if counts else {}
+DECIDES: dict[str, Any] = dict(
+    reveals=dict(counts=COUNTS), like=lambda method: dict(counts=dict.fromkeys(ACTIONS, COUNT)) if method.counts else {}
+)
+"""What both methods' `decide` reveals, and its form."""
+
+
+def counted(action: Tensor) -> dict[str, int]:
+    return {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
+
+
+def check_classes(server: Server) -> None:
+    if len(bases.own_rows(server).y.unique()) < 2:
+        raise Mistake(f"{server.method.name}: the server's rows must be of two classes at least, to tell them apart.")
 
 
 def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -54,19 +65,6 @@ def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Te
     action = torch.where(~sure, ASIDE, torch.where(agree, KEPT, MENDED))  # cases 2 and 4; 3; 1 and unlabelled
     label = torch.where(action == MENDED, guess, y)
     return label, action, loss, confidence
-
-
-def check_thresholds(name: str, tau: float, upsilon: float) -> None:
-    if not 0.5 <= tau <= 1:
-        raise Mistake(f"{name}: tau={tau:g} is outside 0.5 to 1: from this confidence a prediction counts, as in tau=0.95.")
-    if not 0 < upsilon <= math.log(2):
-        raise Mistake(f"{name}: upsilon={upsilon:g} is outside 0 to ln 2 = 0.693: above, a label could be called right that the "
-                      "server's model gives less than half.")  # fmt: skip
-
-
-def check_epochs(epochs: int) -> None:
-    if epochs < 1:
-        raise Mistake(f"epochs is {epochs}: take at least 1, as in --epochs 30.")
 
 
 def probabilities(model: Network, rows: Rows, known: Tensor) -> Tensor:
@@ -103,12 +101,11 @@ class MPSSFL(Method):
     counts: bool = param(False, "", "clients tell how many rows they kept, mended and set aside")
 
     def check(self, server: Server) -> None:
-        if server.data is None or len(server.data.y.unique()) < 2:
-            raise Mistake("mp-ssfl: the server's rows must be of two classes at least: say --labels server:500,clients:all.")
+        check_classes(server)
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(counts=COUNTS), like=lambda method: told_counts(method.counts))
+    @step(**DECIDES)
     def decide(self, client: Client, classifier: dict, known: Tensor) -> dict:
         """Steps 2 and 3 (lines 1–15): every row's label and whether it is relevant, kept here."""
         data, model = client.data, client.model(classifier)
@@ -119,8 +116,7 @@ class MPSSFL(Method):
             action = torch.where((action == MENDED) & (y >= 0), ASIDE, action)
         client.memory["decided"] = dict(label=label, action=action)
         client.judge(torch.where(action == ASIDE, -1, label)[len(data.labelled) :])
-        n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
-        return dict(counts=n) if self.counts else {}
+        return dict(counts=counted(action)) if self.counts else {}
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if every row of this party was set aside"),
@@ -136,10 +132,8 @@ class MPSSFL(Method):
         return dict(weights=model.state(), n=1)
 
     def relevant(self, client: Client) -> Rows:
-        data = client.data
-        found = client.memory["decided"]
-        index = torch.cat([data.labelled.index, data.unlabelled.index])
-        all_rows = Rows(data.labelled.x, index, found["label"], data.labelled.scale, data.labelled.device, data.labelled.mirror)
+        data, found = client.data, client.memory["decided"]
+        all_rows = replace(data.labelled, index=torch.cat([data.labelled.index, data.unlabelled.index]), y=found["label"])
         return all_rows.take(torch.nonzero(found["action"] != ASIDE).flatten())
 
     # ------------------------------------------------------------ server
@@ -190,11 +184,6 @@ def moments(x: Tensor, scale: str) -> tuple[Tensor, Tensor]:
     return mean, torch.where(std <= 1e-12 * wide.nan_to_num().abs().amax(0), torch.inf, std)
 
 
-def fill_values(x: Tensor) -> Tensor:
-    """What stands for a missing value: the mean of what the server has there, 0 if it has nothing."""
-    return x.double().nanmean(0).nan_to_num()
-
-
 def standardised(rows: Rows, fill: Tensor, mean: Tensor, std: Tensor) -> Rows:
     """Rows by the server's moments; `fill`, if given, for missing values. In float64: as float32, dates would look alike."""
     if rows.x.dim() == 4:
@@ -221,12 +210,11 @@ class Clean(Method):
     counts: bool = param(False, "", "parties tell how many rows they kept, mended and set aside")
 
     def check(self, server: Server) -> None:
-        if server.data is None or len(server.data.y.unique()) < 2:
-            raise Mistake("clean: the server's rows must be of two classes at least, to tell them apart.")
+        check_classes(server)
 
     # ------------------------------------------------------------ party
 
-    @step(reveals=dict(counts=COUNTS), like=lambda method: told_counts(method.counts))
+    @step(**DECIDES)
     def decide(self, client: Client, classifier: dict, classes: dict, fill: Tensor, mean: Tensor, std: Tensor) -> dict:
         """Lines 1–15. What is found stays in memory, labelled rows first. A label unknown to the server is class C here."""
         data, number = client.data, {name: int(i) for i, name in classes.items()}
@@ -239,8 +227,7 @@ class Clean(Method):
         _, action, loss, confidence = decide(F.pad(p, (0, 1)), y, self.tau, self.upsilon)
         client.memory["decided"] = dict(action=action, loss=loss, confidence=confidence, proba=p)
         client.memory["moments"] = dict(mean=mean, std=std)  # for telling a party which of its rows lie far from the server's
-        n = {name: int((action == i).sum()) for i, name in enumerate(ACTIONS)}
-        return dict(counts=n) if self.counts else {}
+        return dict(counts=counted(action)) if self.counts else {}
 
     # ------------------------------------------------------------ server
 
@@ -256,7 +243,8 @@ class Clean(Method):
         return dict(classifier=classifier, classes=classes, fill=fill, mean=mean, std=std, expected=expected)
 
     def fill(self, x: Tensor) -> Tensor:
-        return fill_values(x) if self.impute else torch.empty(0, dtype=torch.float64)
+        """What stands for a missing value: the mean of what the server has there, 0 if it has nothing; or nothing does."""
+        return x.double().nanmean(0).nan_to_num() if self.impute else torch.empty(0, dtype=torch.float64)
 
     def expected(self, server: Server, rows: Rows) -> dict:
         """A second classifier on four fifths of the rows, tried on the rest: rows, right, sure (τ), right of these."""

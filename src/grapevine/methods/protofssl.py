@@ -78,9 +78,7 @@ class ProtoFSSL(Method):
         bases.check_features_dim(self, server)
         bases.note_unused_labels(self, server)
         if self.helpers > server.per_round:
-            raise Mistake(
-                f"protofssl: helpers={self.helpers} are more than --per-round {server.per_round}, whose clients they are."
-            )
+            raise Mistake(f"protofssl: helpers={self.helpers} are more than --per-round {server.per_round} clients.")
 
     # ------------------------------------------------------------ client
 
@@ -176,24 +174,17 @@ class ProtoFSSL(Method):
         hello = server.ask(self.hello)
         if not any(reply["pairs"] for reply in hello.values()):
             raise Mistake("protofssl: no client has two labels of one class, a support and a query: give clients more labels.")
-        most = max(reply["most"] for reply in hello.values())
+        most, singles = max(reply["most"] for reply in hello.values()), sum(reply["singles"] for reply in hello.values())
+        few = f"no client has more than {most} labels of a class"
         if self.least > most:
-            raise Mistake(
-                f"protofssl: least={self.least} keeps every prototype back, since no client has more than {most} labels of a "
-                f"class: say --set least={most} or less."
-            )
-        singles = sum(reply["singles"] for reply in hello.values())
+            raise Mistake(f"protofssl: least={self.least} keeps every prototype back, since {few}: say --set least={most}.")
         server.note(classes_with_one_label=singles)
-        log = logging.getLogger("grapevine")
+        warn = logging.getLogger("grapevine").warning
         if singles:
-            log.warning(
-                f"protofssl: {singles} times a client has one label of a class: it gives a prototype, and nothing to classify."
-            )
+            warn(f"protofssl: {singles} times a client has one label of a class: it gives a prototype, and nothing to classify.")
         if self.support >= most:
-            log.warning(
-                f"protofssl: support={self.support}, and no client has more than {most} labels of a class: one of them is kept "
-                f"for the query, as with --set support={most - 1}."
-            )
+            kept = f"one of them is kept for the query, as with --set support={most - 1}"
+            warn(f"protofssl: support={self.support}, and {few}: {kept}.")
         return dict(weights=server.model().state(), helpers={}, sets={}, classes=len(server.classes), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
