@@ -26,8 +26,8 @@ def differences(A: np.ndarray, B: np.ndarray) -> np.ndarray:
     if A.shape[1] != B.shape[1]:
         sizes = f"{8 * A.shape[1]} and of {8 * B.shape[1]} bytes"
         raise Mistake(f"Rows of {sizes} cannot be compared: hash both with the same planes.")
-    from grapevine.crypto import popcount  # here, because numba takes half a second to load
+    from grapevine.crypto import kernels  # here, because numba takes half a second to load
 
     out = np.empty((len(A), len(B)), np.int32)
-    popcount.hamming(A, B, out)
+    kernels.hamming(A, B, out)
     return out

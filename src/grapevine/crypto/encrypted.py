@@ -112,7 +112,7 @@ class Mlwe(Encrypted):
     def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
         params = mlwe.Params.for_bits(bits.shape[1])
         secret, message = mlwe.encrypt(params, bits)
-        return dict(secret=secret.to_bytes(), bits=bits.shape[1]), message
+        return dict(secret=secret.to_bytes()), message
 
     def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
         return mlwe.evaluate(mlwe.Params.for_bits(bits.shape[1]), message, bits)

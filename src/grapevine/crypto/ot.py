@@ -20,7 +20,7 @@ sums over l are K = Σ s + x(1 − 2y), j's are J = Σ s − Σ y, so K − J = 
 with H(q xor Δ), and τ = s + (1 − 2y) − H(q xor Δ) is all that is sent: rows · bits(L) bits a transfer. IKNP gives k the row H(q
 xor x·Δ).
 
-Numbers modulo t are held bit-sliced (`sliced`): pads need no unpacking then, and a wire vector is exactly bits(L) planes of rows
+Numbers modulo t are held bit-sliced (`kernels`): pads need no unpacking then, and a wire vector is exactly bits(L) planes of rows
 bits.
 
 The hash H expands one 128-bit row to as many blocks as the vector takes. It is TMMO of Guo, Katz, Wang and Yu 2020 ("Efficient
@@ -64,10 +64,10 @@ CHUNK_BYTES = 32 << 20
 PIECE_BYTES = 1 << 18  # of pads made and used at a time, so that they stay in the processor's cache
 
 
-def _sliced() -> ModuleType:
-    from grapevine.crypto import sliced  # here, because numba takes half a second to load
+def _kernels() -> ModuleType:
+    from grapevine.crypto import kernels  # here, because numba takes half a second to load
 
-    return sliced
+    return kernels
 
 
 def fresh_delta() -> bytes:
@@ -188,7 +188,7 @@ class Plan:
         """A side's share for the server, modulo t, once all chunks are done."""
         if done != self.chunks:
             raise Mistake(f"a share is asked for after {done} of {self.chunks} chunks: transfer the rest first")
-        values = _sliced().unslice(sums, self.rows) - less
+        values = _kernels().unslice(sums, self.rows) - less
         return {"share": (values & ((1 << self.width) - 1)).astype(self.share_type)}
 
     @property
@@ -233,18 +233,18 @@ class Sender:
         size = self.plan.padded(chunk)
         u = array(u, (SECURITY, size), "client k's u")
         q = expand(self._keys, chunk, size) ^ (u * delta_bits(self._delta)[:, None])
-        return _sliced().transpose(q.view(np.uint64))
+        return _kernels().transpose(q.view(np.uint64))
 
     def transfer(self, request: dict[str, Any]) -> dict[str, Any]:
         """One chunk: τ for client k, and j's own sums go on."""
         plan, (chunk, u) = self.plan, fields(request, "chunk", "u")
         lines = self.lines(plan.due(chunk, self.next), u)
         others = lines ^ np.frombuffer(self._delta, np.uint64)
-        pads, first, y = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0], _sliced().slice_bits(self.bits, plan.words)
+        pads, first, y = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0], _kernels().slice_bits(self.bits, plan.words)
         wire = np.empty(plan.tau_shape(chunk), np.uint8)
         for at, to in plan.pieces(chunk):
             pair = (pads(some[at:to], first + at) for some in (lines, others))
-            _sliced().send(*pair, y, first + at, self.sums, wire[at:to])
+            _kernels().send(*pair, y, first + at, self.sums, wire[at:to])
         self.next += 1
         return {"chunk": chunk, "tau": wire}
 
@@ -284,7 +284,7 @@ class Receiver:
 
     def lines(self, chunk: int) -> np.ndarray:
         """t of a chunk."""
-        return _sliced().transpose(expand(self._keys[0], chunk, self.plan.padded(chunk)).view(np.uint64))
+        return _kernels().transpose(expand(self._keys[0], chunk, self.plan.padded(chunk)).view(np.uint64))
 
     def receive(self, message: dict[str, Any]) -> None:
         """One chunk of τ: k's sums go on."""
@@ -293,7 +293,7 @@ class Receiver:
         lines, choices = self.lines(chunk), self._choices(chunk)
         pads, first = Hash(self.info, chunk, plan.blocks), plan.span(chunk)[0]
         for at, to in plan.pieces(chunk):
-            _sliced().receive(pads(lines[at:to], first + at), choices[at:to], first + at, plan.L, self.sums, wire[at:to])
+            _kernels().receive(pads(lines[at:to], first + at), choices[at:to], first + at, plan.L, self.sums, wire[at:to])
         self.next += 1
 
     def share(self) -> dict[str, np.ndarray]:

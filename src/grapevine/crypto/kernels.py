@@ -1,13 +1,32 @@
-"""Bit-sliced numbers: plane b holds bit b of 64 rows in one word, so that additions are a ripple of and/xor over words.
+"""The inner loops of `bits` and `ot`, compiled by numba at first use and cached on disk. A module of its own, because numba takes
+half a second to load.
 
-Bit 0 of a word is its lowest, words are little-endian. These are the inner loops of `ot.py`, compiled by numba at first use and
-cached on disk.
+Numbers of `ot` are bit-sliced: plane b holds bit b of 64 rows in one word, so that additions are a ripple of and/xor over words.
+Bit 0 of a word is its lowest, words are little-endian.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def popcount(typingctx: Any, word: Any) -> Any:
+    return types.uint64(types.uint64), lambda ctx, builder, signature, args: builder.ctpop(args[0])
+
+
+@njit(nogil=True, cache=True)
+def hamming(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    for i in range(A.shape[0]):
+        for j in range(B.shape[0]):
+            h = np.uint64(0)
+            for w in range(A.shape[1]):
+                h += popcount(A[i, w] ^ B[j, w])  # type: ignore[call-arg]
+            out[i, j] = np.int32(h)
 
 
 @njit(cache=True)

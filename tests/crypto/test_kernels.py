@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from grapevine.crypto import sliced
+from grapevine.crypto import kernels
 from grapevine.crypto.ot import Plan
 
 
@@ -15,7 +15,7 @@ def random_bits(n, length, seed=0):
 def test_transpose(words):
     matrix = np.random.default_rng(words).integers(0, 2**64, (128, words), dtype=np.uint64)
     bits = np.unpackbits(matrix.view(np.uint8), axis=1, bitorder="little")
-    out = sliced.transpose(matrix)
+    out = kernels.transpose(matrix)
     assert (np.unpackbits(out.view(np.uint8), axis=1, bitorder="little") == bits.T).all()
 
 
@@ -30,9 +30,9 @@ def to_planes(values, width, words):
 
 def test_slices():
     bits = random_bits(70, 5)
-    assert (sliced.slice_bits(bits, 2) == to_planes(bits.T, 1, 2)).all()
+    assert (kernels.slice_bits(bits, 2) == to_planes(bits.T, 1, 2)).all()
     values = np.random.default_rng(1).integers(0, 2**13, (3, 70))
-    assert (sliced.unslice(to_planes(values, 13, 2).reshape(3, 13, 2), 70) == values).all()
+    assert (kernels.unslice(to_planes(values, 13, 2).reshape(3, 13, 2), 70) == values).all()
 
 
 @pytest.mark.parametrize("rows, length", [(1, 1), (3, 4), (70, 4), (130, 5000)])
@@ -49,19 +49,19 @@ def test_sums_and_wire_are_right_modulo_t(rows, length, pads):
     first = 2 * length - count
     sums, tau = plan.sums()[0], np.zeros((count, plan.width, plan.plane_bytes), np.uint8)
     in_planes = [to_planes(v, plan.width, plan.words) for v in (s, others)]
-    sliced.send(*in_planes, sliced.slice_bits(y, plan.words), first, sums, tau)
+    kernels.send(*in_planes, kernels.slice_bits(y, plan.words), first, sums, tau)
 
     point, column = np.divmod(first + np.arange(count), length)
     delta = 1 - 2 * y.T[column].astype(int)
     expected = (s + delta - others) % t
     sent = np.zeros((count, plan.width, 8 * plan.words), np.uint8)
     sent[:, :, : plan.plane_bytes] = tau
-    assert (sliced.unslice(sent.view(np.uint64), rows) == expected).all()
-    assert all((sliced.unslice(sums, rows)[p] == s[point == p].sum(axis=0) % t).all() for p in (0, 1))
+    assert (kernels.unslice(sent.view(np.uint64), rows) == expected).all()
+    assert all((kernels.unslice(sums, rows)[p] == s[point == p].sum(axis=0) % t).all() for p in (0, 1))
 
     # k's pad is s where its choice is 0 and the other where it is 1; it ends with s + x(1 − 2y).
     sums = plan.sums()[0]
     mine = to_planes(np.where(x[:, None], others, s), plan.width, plan.words)
-    sliced.receive(mine, x, first, length, sums, tau)
+    kernels.receive(mine, x, first, length, sums, tau)
     got = (s + x[:, None] * delta) % t
-    assert all((sliced.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
+    assert all((kernels.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
