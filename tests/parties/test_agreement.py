@@ -132,7 +132,7 @@ def test_columns_are_brought_into_the_agreed_order(tmp_path):
         (COLUMNS, None, {}, "--label COL"),
         (COLUMNS, "kind", dict(classes=("0", "1")), "class '2'.*knows 0, 1"),
         (COLUMNS, "kind", dict(features=("id", "a")), "'id'"),
-        (COLUMNS, "kind", dict(features=(), shape=(3, 8, 8)), "holds no images"),
+        (COLUMNS, "kind", dict(features=(), shape=(3, 8, 8)), "rows of shape 4, and the federation agreed on 3×8×8"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path, columns, label, change, sentence):
@@ -168,13 +168,10 @@ def test_images_become_rows_of_the_agreed_shape_and_colour(tmp_path):
     assert read.x.shape == (8, 3, 8, 8) and read.x.dtype == np.uint8
     np.testing.assert_array_equal(read.x[:, 0], read.x[:, 2])
     assert read.labels == ["cat"] * 4 + ["dog"] * 4 and read.ids[0] == "cat/0.png"
-    large = rows.read_rows(rows.Source(str(images(tmp_path / "large", (16, 24), "RGB"))), image_agreement(), "north")
-    assert large.x.shape == (8, 3, 8, 8)  # brought to the agreed size
+    with pytest.raises(Mistake, match="rows of shape 3×16×16, and the federation agreed on 3×8×8"):
+        rows.read_rows(rows.Source(str(images(tmp_path / "large", (16, 16), "RGB"))), image_agreement(), "north")
     data = rows.client_data(read, image_agreement())
     assert data.labelled.inputs().shape[1:] == (3, 8, 8)
-    np.savez(tmp_path / "x.npz", X=read.x[:, :, :4, :4].transpose(0, 2, 3, 1), y=np.array(read.labels))
-    with pytest.raises(Mistake, match="rows of shape 3×4×4, and the federation agreed on 3×8×8"):
-        rows.read_rows(rows.Source(str(tmp_path / "x.npz"), "y"), image_agreement(), "north")
     with pytest.raises(Mistake, match="is a folder"):
         rows.read_rows(rows.Source(str(tmp_path / "grey")), label_agreement(), "north")
 
@@ -189,11 +186,12 @@ def test_images_in_an_npz_are_rows_too(tmp_path):
 
 def test_an_embedding_run_is_known_by_the_hash_of_its_model(tmp_path):
     agreed = label_agreement(embed="ab" * 32)
+    path = str(write_table(tmp_path / "n.csv", blobs("north")))
     with pytest.raises(Mistake, match="--embed RUN, your copy"):
-        rows.embedding_run(None, agreed)
+        rows.read_rows(rows.Source(path, "kind"), agreed, "north")
     (tmp_path / "model.safetensors").write_bytes(b"another")
     with pytest.raises(Mistake, match="not the one that was agreed on"):
-        rows.embedding_run(str(tmp_path), agreed)
+        rows.read_rows(rows.Source(path, "kind", embed=str(tmp_path)), agreed, "north")
 
 
 def test_a_training_party_holds_out_a_fifth_of_each_class_half_of_it_for_choosing(tmp_path):

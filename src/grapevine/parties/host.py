@@ -176,7 +176,7 @@ class _Job:
         status = self.superlink.status(run)
         ends = (self.folder / "results" / "result.json", self.folder / "failed.json")
         if status.startswith("finished") and not any(path.exists() for path in ends):
-            raise Mistake(self.superlink.mistake() or f"the run ended as {status}: {self.superlink.log} says why.")
+            raise Mistake(f"the run ended as {status}: {self.superlink.log} says why.")
 
     def _tick(self, line: str) -> None:
         self.show(self.registry, line)

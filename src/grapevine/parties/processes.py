@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -282,11 +281,6 @@ class SuperLink(_Program):
         """As Flower says it: pending, running, finished:completed, finished:failed, …"""
         told = self._command("list", "host", "--run-id", run)
         return str(told["runs"][0]["status"]) if told.get("runs") else "unknown"
-
-    def mistake(self) -> str | None:
-        """The last sentence that the host's program stopped with."""
-        found = re.findall(r"Mistake: (.+)", self.log.read_text(errors="replace")) if self.log.exists() else []
-        return found[-1].strip() if found else None
 
     def _command(self, *words: str) -> dict[str, Any]:
         try:

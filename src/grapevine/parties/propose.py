@@ -12,9 +12,8 @@ from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.data import tables
 from grapevine.data.embed import DIMENSIONS
-from grapevine.data.pictures import read_images
-from grapevine.jobs import clean
-from grapevine.jobs.reading import Party, as_images
+from grapevine.jobs import clean, reading
+from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import Host, Timeouts
@@ -91,18 +90,10 @@ def _raw(said: HostSettings) -> tuple[tuple[str, ...], tuple[int, ...]]:
     like = said.schema or said.server
     if like is None:
         return said.features, (len(said.features),) if said.features else ()
-    if Path(like).expanduser().is_dir():
-        return (), tuple(read_images(like).x.shape[1:])
-    path = tables.existing_file(like)
-    if path.suffix.lower() == ".npz":
-        with tables.open_npz(path) as arrays:
-            pixels = as_images(tables.take_array(path, arrays, "X"))
-        if pixels is None:
-            raise Mistake(f"{path} does not name its columns: give a .csv or .parquet, or --features.")
-        return (), tuple(pixels.shape[1:])
-    named = tables.Columns(said.label, said.id, list(said.features) or None)
-    features = tables.choose_columns(path, tables.column_names(path), named)[1]
-    return tuple(features), (len(features),)
+    folder = Path(like).expanduser().is_dir()
+    told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder)
+    ((read,), _) = reading.read(told, [like])
+    return read.columns, tuple(read.x.shape[1:])
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -16,11 +16,11 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.data import tables
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
-from grapevine.data.embed import DIMENSIONS, embed_images
-from grapevine.data.pictures import read_images
-from grapevine.jobs.reading import PIXELS, Party, as_images, model_features
+from grapevine.data.embed import DIMENSIONS
+from grapevine.jobs import reading
+from grapevine.jobs.reading import Party
+from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
-from grapevine.run.model import Model
 
 HELD_OUT = 0.2  # of a party's labelled rows in a training job: half to choose the best round by, half to report
 
@@ -40,79 +40,38 @@ class Source:
 
 def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     """A file or folder, checked against the agreement: columns by name and in the agreed order, classes by name."""
-    model = embedding_run(source.embed, agreed)
-    folder = Path(source.path).expanduser().is_dir()
-    if folder and agreed.features:
+    if agreed.features and Path(source.path).expanduser().is_dir():
         raise Mistake(f"{source.path} is a folder, and the federation agreed on a table with the columns "
                       f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
-    read = _read_folder(source, agreed, model, name) if folder else _read_file(source, agreed, name)
-    read = _embedded(read, source.path, agreed, model)
-    if tuple(read.x.shape[1:]) != agreed.shape:
-        raise Mistake(f"{source.path} has rows of shape {_shape(read.x.shape[1:])}, and the federation agreed on "
-                      f"{_shape(agreed.shape)}: bring them to it.")  # fmt: skip
+    told = CleanSettings(label=source.label, id=source.id, features=agreed.features or None, embed=_embedding(source, agreed),
+                         impute=bool(agreed.settings.get("impute")))  # fmt: skip
+    ((read,), _) = reading.read(told, [source.path])
+    if read.columns:
+        order = [read.columns.index(column) for column in agreed.features or read.columns]
+        read = replace(read, x=read.x[:, order], columns=tuple(read.columns[i] for i in order))
+    elif len(agreed.shape) == 3 and agreed.shape[0] == 3 and read.x.shape[1] == 1:
+        read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
+    if read.x.shape[1:] != agreed.shape:
+        here, there = ("×".join(map(str, shape)) for shape in (read.x.shape[1:], agreed.shape))
+        raise Mistake(f"{source.path} has rows of shape {here}, and the federation agreed on {there}: bring them to it.")
     strange = [label for label in read.classes if label not in agreed.classes]
     if strange and agreed.classes and agreed.job != "clean":  # what the host does not know is what cleaning finds
         known = ", ".join(agreed.classes)
         raise Mistake(f"{source.path} has class {strange[0]!r}, and the federation knows {known}: rename it, or ask the host.")
-    return read
+    return replace(read, name=name)
 
 
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
-
-
-def _read_folder(source: Source, agreed: Agreement, model: Model | None, name: str) -> Party:
-    """Images: folders of classes, or a labels.csv in which `label` names a column."""
-    shape = (3, PIXELS, PIXELS) if agreed.embed in DIMENSIONS else model.shape if model else agreed.shape
-    size = shape[-1] if len(shape) == 3 and shape[1] == shape[2] else None
-    found = read_images(source.path, size, [source.label] if source.label not in (None, "label") else [])
-    return Party(name, _coloured(found.x, shape), list(found.other.get(source.label or "", found.labels)), found.ids)
-
-
-def _read_file(source: Source, agreed: Agreement, name: str) -> Party:
-    """A table, or an .npz with images."""
-    if source.label is None:
-        raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
-    pixels = None if agreed.features else _pixels(tables.existing_file(source.path))
-    impute = bool(agreed.settings.get("impute"))
-    read = tables.read_table(source.path, source.label, source.id, agreed.features or None, impute=impute)
-    if pixels is not None:
-        return Party(name, _coloured(pixels, agreed.shape), read.labels, read.ids)
-    order = [read.columns.index(column) for column in agreed.features]
-    return Party(name, read.x[:, order], read.labels, read.ids, columns=agreed.features)
-
-
-def _pixels(path: Path) -> torch.Tensor:
-    if path.suffix.lower() == ".npz":
-        with tables.open_npz(path) as arrays:
-            found = as_images(tables.take_array(path, arrays, "X"))
-        if found is not None:
-            return found
-    raise Mistake(f"{path} holds no images, and the federation agreed on images: give a folder, or an .npz with uint8 as X.")
-
-
-def _coloured(x: torch.Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """Grey images as colours, where colours were agreed on."""
-    return (x.expand(-1, 3, -1, -1) if len(shape) == 3 and shape[0] == 3 and x.shape[1] == 1 else x).numpy()
-
-
-def _embedded(read: Party, path: str, agreed: Agreement, model: Model | None) -> Party:
-    if model:
-        return replace(read, x=model_features(model, read.x, path)[0], columns=())
-    if agreed.embed:
-        return replace(read, x=embed_images(torch.as_tensor(read.x), agreed.embed, PIXELS).numpy().astype(np.float64))
-    return read
-
-
-def embedding_run(folder: str | None, agreed: Agreement) -> Model | None:
-    """The finished run whose features were agreed on, from this party's own copy of it."""
+def _embedding(source: Source, agreed: Agreement) -> str | None:
+    """What embeds the rows: a pretrained network, or this party's own copy of the finished run that was agreed on."""
     if not agreed.embed or agreed.embed in DIMENSIONS:
-        return None
-    if folder is None:
+        return agreed.embed or None
+    if source.embed is None:
         raise Mistake(f"features are those of a finished run (model {agreed.embed[:12]}): say --embed RUN, your copy of it.")
-    if model_hash(folder) != agreed.embed:
-        raise Mistake(f"the model of {folder} is not the one that was agreed on ({agreed.embed[:12]}): ask the host for it.")
-    return Model.load(folder)
+    if model_hash(source.embed) != agreed.embed:
+        raise Mistake(
+            f"the model of {source.embed} is not the one that was agreed on ({agreed.embed[:12]}): ask for it."
+        )
+    return source.embed
 
 
 def model_hash(folder: str) -> str:
