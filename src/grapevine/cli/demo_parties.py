@@ -19,7 +19,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.words import percent
 from grapevine.data.tables import write_csv
 from grapevine.jobs.reading import Party
-from grapevine.parties.processes import free_port, start, stop
+from grapevine.parties.processes import free_port, last_line, start, stop
 
 DEMO_SECONDS = 900
 RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
@@ -70,8 +70,8 @@ def _follow(started: dict[str, subprocess.Popen], folder: Path) -> None:
         at = len(text)
         failed = next((name for name, code in codes.items() if code), None)
         if failed:
-            last = (folder / f"{failed}.txt").read_text().strip().splitlines()[-1:] or ["it said nothing"]
-            raise Mistake(f"{failed} ended with {codes[failed]}: {last[0].removeprefix('grapevine: ')}")
+            last = last_line(folder / f"{failed}.txt").removeprefix("grapevine: ")
+            raise Mistake(f"{failed} ended with {codes[failed]}: {last}")
         if None not in codes.values():
             return
         if time.monotonic() > until:

@@ -5,29 +5,27 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-import socket
 import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.data.pictures import read_images
-from grapevine.data.tables import read_table
+from grapevine.jobs import reading
+from grapevine.jobs.reading import Party
+from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.keys import Token, read_token
 from grapevine.parties.processes import free_port
-from grapevine.parties.registry import HostLink, Refused, check_clock, short
+from grapevine.parties.registry import HostLink, check_clock, short
 from grapevine.parties.rows import Source, read_rows
 
 FLOWER = "1.41.0"  # the version that this was written for; others move what we use
 MEMORY_GB = 2.0  # a SuperNode, and a process with torch
 DISK_GB = 1.0
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "cryptography", "pyarrow", "safetensors", "click", "rich")
 
 
 @dataclass(frozen=True)
@@ -40,34 +38,20 @@ class Finding:
 def examine(token: str | None = None, source: Source | None = None, home: Path | None = None) -> Iterator[Finding]:
     """All findings, one after another: some take a moment."""
     home = home or Path.home()
-    yield _try("Python", _python)
-    yield _try("packages", _packages)
-    yield _try("Flower", _flower)
-    yield _try("ports", _ports)
-    yield _try("memory", _memory)
-    yield _try("disk", lambda: _disk(home))
-    if token is None:
-        yield _try("clock", _clock)
-        if source:
-            yield _try("data", lambda: _table(source))
-        return
-    told: dict[str, Any] = {}
-    steps: list[tuple[str, Callable[[Token], str]]] = [
-        ("DNS", _dns), ("reachable", _reach), ("TLS", _tls), ("invitation", lambda t: _invitation(t, told)),
-        ("clock", lambda t: _host_clock(told)), ("version", lambda t: _version(told)),
-    ]  # fmt: skip
+    looks: dict[str, Callable[[], str]] = dict(Python=_python, Flower=_flower, ports=_ports, memory=_memory)
+    looks["disk"] = lambda: _disk(home)
+    host = _Host(token or "")
+    if token:
+        looks |= dict(invitation=host.read, host=host.reach, settings=host.settings, clock=host.clock, version=host.version)
+    else:
+        looks["clock"] = _clock
     if source:
-        steps.append(("data", lambda t: _fits(source, told, t)))
-    try:
-        invitation = read_token(token)
-    except Mistake as mistake:
-        yield Finding("invitation", False, str(mistake))
-        return
+        looks["data"] = lambda: host.fits(source) if token else _table(source)
     broken = False
-    for what, look in steps:
-        finding = Finding(what, None, "not looked at.") if broken else _try(what, partial(look, invitation))
+    for what, look in looks.items():
+        finding = Finding(what, None, "not looked at.") if broken else _try(what, look)
         yield finding
-        broken = broken or (finding.good is False and what in ("DNS", "reachable", "TLS", "invitation"))
+        broken = broken or (finding.good is False and what in ("invitation", "host", "settings"))
 
 
 def _try(what: str, look: Callable[[], str]) -> Finding:
@@ -81,14 +65,8 @@ def _try(what: str, look: Callable[[], str]) -> Finding:
 
 
 def _python() -> str:
-    return ".".join(map(str, sys.version_info[:3]))  # an older one than 3.10 does not come this far
-
-
-def _packages() -> str:
-    missing = [name for name in PACKAGES if _installed(name) is None]
-    if missing:
-        raise Mistake(f"{', '.join(missing)} missing: pip install grapevine-fl.")
-    return ", ".join(f"{name} {_installed(name)}" for name in ("torch", "numpy", "cryptography"))
+    versions = [f"{name} {_installed(name)}" for name in ("torch", "numpy", "cryptography")]
+    return ", ".join([".".join(map(str, sys.version_info[:3])), *versions])
 
 
 def _flower() -> str:
@@ -154,69 +132,51 @@ def _clock() -> str:
 
 
 def _table(source: Source) -> str:
-    if Path(source.path).expanduser().is_dir():
-        found = read_images(source.path)
-        rows, of, labels = len(found.ids), f"images of {'×'.join(map(str, found.x.shape[1:]))}", found.labels
-    else:
-        read = read_table(source.path, source.label, source.id)
-        rows, of, labels = len(read), f"{len(read.columns)} features", read.labels
-    known = sum(name is not None for name in labels)
-    return f"{rows} rows, {of}, {known} labelled; give the invitation to compare with the federation."
+    ((rows,), _) = reading.read(CleanSettings(label=source.label, id=source.id), [source.path])
+    return f"{_told(rows)}; give the invitation to compare it with the federation."
+
+
+def _told(rows: Party) -> str:
+    known, shape = sum(name is not None for name in rows.labels), "×".join(map(str, rows.x.shape[1:]))
+    return f"{len(rows.ids)} rows of {shape}, {known} labelled, classes {', '.join(rows.classes)}"
 
 
 # ---------------------------------------------------------------- the host
 
 
-def _dns(token: Token) -> str:
-    try:
-        found = socket.getaddrinfo(token.address, token.port, type=socket.SOCK_STREAM)
-    except OSError:
-        raise Mistake(f"the name {token.address} is not known here: check the network and DNS.") from None
-    return f"{token.address} is {found[0][4][0]}."
+class _Host:
+    """The host of an invitation, from its name to its settings: each step needs those before it."""
 
+    def __init__(self, text: str):
+        self.text = text
+        self.token: Token
+        self.agreed: Agreement
+        self.told: dict[str, Any] = {}
 
-def _reach(token: Token) -> str:
-    began = time.monotonic()
-    try:
-        socket.create_connection((token.address, token.port), timeout=10).close()
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise Mistake(
-            f"{token.address}:{token.port} cannot be reached ({why}): is `grapevine host` running, and may this machine open "
-            f"outgoing TCP connections to port {token.port}?"
-        ) from None
-    return f"{token.address}:{token.port} answers in {1000 * (time.monotonic() - began):.0f} ms."
+    def read(self) -> str:
+        self.token = read_token(self.text)
+        return f"of {self.token.name} to {self.token.federation} at {self.token.address}:{self.token.port}."
 
+    def reach(self) -> str:
+        """The name, the port, and whether the certificate authority is the invitation's."""
+        began = time.monotonic()
+        self.link = HostLink(self.token).check_ca()
+        took = 1000 * (time.monotonic() - began)
+        return f"{self.link.place} answers in {took:.0f} ms, and its certificate is the invitation's ({short(self.token.ca)})."
 
-def _tls(token: Token) -> str:
-    link = HostLink(token).check_ca()
-    try:
-        link.call("settings")  # over the connection that is checked: name, chain, dates
-    except Refused:
-        pass
-    return f"the certificate is the invitation's ({short(token.ca)})."
+    def settings(self) -> str:
+        before = time.time()
+        self.told = dict(self.link.call("settings"), before=before, after=time.time())
+        self.agreed = Agreement.from_dict(self.told["agreed"])
+        others = ", ".join(name for name in self.told["parties"] if name != self.token.name)
+        return f"{self.agreed.name}: job {self.agreed.job}, with {others}."
 
+    def clock(self) -> str:
+        ahead = check_clock(self.told["time"], self.told["before"], self.told["after"])
+        return f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the host's."
 
-def _invitation(token: Token, told: dict[str, Any]) -> str:
-    link = HostLink(token).check_ca()
-    told["before"] = time.time()
-    told.update(link.call("settings"))
-    told["after"] = time.time()
-    agreed = Agreement.from_dict(told["agreed"])
-    return f"{token.name} in {agreed.name}: job {agreed.job}, with {', '.join(p for p in told['parties'] if p != token.name)}."
+    def version(self) -> str:
+        return f"Grapevine {self.told['version']} at both, method {self.agreed.made.name}."
 
-
-def _host_clock(told: dict[str, Any]) -> str:
-    ahead = check_clock(told["time"], told["before"], told["after"])
-    return f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the host's."
-
-
-def _version(told: dict[str, Any]) -> str:
-    Agreement.from_dict(told["agreed"]).made  # noqa: B018, which compares versions and settings
-    return f"Grapevine {told['version']} at both."
-
-
-def _fits(source: Source, told: dict[str, Any], token: Token) -> str:
-    rows = read_rows(source, Agreement.from_dict(told["agreed"]), token.name)
-    known, shape = sum(name is not None for name in rows.labels), "×".join(map(str, rows.x.shape[1:]))
-    return f"{source.path} fits: {len(rows.ids)} rows of {shape}, {known} labelled, classes {', '.join(rows.classes)}."
+    def fits(self, source: Source) -> str:
+        return f"{source.path} fits: {_told(read_rows(source, self.agreed, self.token.name))}."

@@ -13,7 +13,6 @@ from __future__ import annotations
 import http.client
 import io
 import json
-import shutil
 import socket
 import ssl
 import threading
@@ -190,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
                 name, secret, *(_text(asked, key, 300) for key in ("process", "state", "confirmed", "sentence"))
             )
         elif what == "model":
-            self._send_file(registry.model(name, secret))
+            self._send(200, registry.model(name, secret).read_bytes(), "application/octet-stream")
             return
         else:
             raise Refused(404, "there is nothing here.")
@@ -230,15 +229,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-
-    def _send_file(self, path: Any) -> None:
-        self.connection.settimeout(REQUEST_SECONDS)
-        with open(path, "rb") as file:
-            self.send_response(200)
-            self.send_header("content-type", "application/octet-stream")
-            self.send_header("content-length", str(path.stat().st_size))
-            self.end_headers()
-            shutil.copyfileobj(file, self.wfile)
 
     def _refuse(self, status: int, sentence: str) -> None:
         if status != 404:

@@ -27,7 +27,7 @@ from grapevine.parties.agreement import Agreement
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token
-from grapevine.parties.processes import SuperNode, last_lines
+from grapevine.parties.processes import SuperNode, last_line
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
 from grapevine.parties.rows import Source, forget_rows, load_rows, own_scale, read_rows, save_rows
 from grapevine.run.folder import lock
@@ -250,7 +250,7 @@ class _Stay:
             self.restarts += 1
             if self.restarts > RESTARTS:
                 raise Mistake(
-                    f"the SuperNode ended {self.restarts} times: {self.node.log} says why ({last_lines(self.node.log, 1)[:200]})."
+                    f"the SuperNode ended {self.restarts} times: {self.node.log} says why ({last_line(self.node.log)})."
                 )
             time.sleep(min(2**self.restarts, 10))
         if not self.node.running:

@@ -96,18 +96,23 @@ def _check(body: bytes) -> bytes:
 
 def make_certificates(folder: Path, federation: str, addresses: Iterable[str]) -> None:
     """ca.crt, ca.key, server.pem and server.key; what is there already is kept. Only their owner can read the private keys."""
-    folder = Path(folder)
     if not (folder / "ca.crt").exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        _write_key(folder / "ca.key", key)
-        (folder / "ca.crt").write_bytes(_authority(key, federation).public_bytes(serialization.Encoding.PEM))
+        key = _new_key(folder / "ca.key")
+        made = _certificate(f"Grapevine federation {federation}", key, key, None, [])
+        (folder / "ca.crt").write_bytes(made)
     if not (folder / "server.pem").exists():
         authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
         signer = _elliptic(serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None))
-        key = ec.generate_private_key(ec.SECP256R1())
-        _write_key(folder / "server.key", key)
-        certificate = _server(key, authority, signer, federation, addresses)
-        (folder / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        names = [_general_name(address) for address in dict.fromkeys([*addresses, "localhost", "127.0.0.1"])]
+        made = _certificate(f"Grapevine host of {federation}", _new_key(folder / "server.key"), signer, authority.subject, names)
+        (folder / "server.pem").write_bytes(made)
+
+
+def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(ec.SECP256R1())
+    form = serialization.PrivateFormat.PKCS8
+    private(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return key
 
 
 def _elliptic(key: object) -> ec.EllipticCurvePrivateKey:
@@ -116,59 +121,38 @@ def _elliptic(key: object) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    private(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-
-
 def private(path: Path, data: bytes) -> None:
     """A new file that only its owner may read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 
 
-def _builder(subject: str, issuer: x509.Name | None, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: str, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey, issuer: x509.Name | None,
+    names: list[x509.GeneralName],
+) -> bytes:  # fmt: skip
+    """An authority's own certificate (without an issuer), or one for a server under these names."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject[:64])])
-    now = datetime.now(timezone.utc)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer or name)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
+    now, authority = datetime.now(timezone.utc), not names
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
+    usage = x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **dict.fromkeys(others, False)
+    )
+    builder = (
+        x509.CertificateBuilder(issuer or name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))  # a party's clock may be behind
         .not_valid_after(now + timedelta(days=365 * YEARS))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-
-
-def _usage(sign: bool) -> x509.KeyUsage:
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
-    return x509.KeyUsage(digital_signature=not sign, key_cert_sign=sign, crl_sign=sign, **dict.fromkeys(others, False))
-
-
-def _authority(key: ec.EllipticCurvePrivateKey, federation: str) -> x509.Certificate:
-    return (
-        _builder(f"Grapevine federation {federation}", None, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-
-
-def _server(
-    key: ec.EllipticCurvePrivateKey, authority: x509.Certificate, signer: ec.EllipticCurvePrivateKey, federation: str,
-    addresses: Iterable[str],
-) -> x509.Certificate:  # fmt: skip
-    names = [_general_name(address) for address in dict.fromkeys([*addresses, "localhost", "127.0.0.1"])]
-    return (
-        _builder(f"Grapevine host of {federation}", authority.subject, key.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    if names:
+        builder = (
+            builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        )
+    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _general_name(address: str) -> x509.GeneralName:
@@ -176,12 +160,6 @@ def _general_name(address: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
         return x509.DNSName(address)
-
-
-def certificate_addresses(pem: bytes) -> list[str]:
-    """The names and numbers a server certificate is good for."""
-    names = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in names]
 
 
 def ca_fingerprint(pem: bytes) -> str:

@@ -16,7 +16,8 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from grapevine.parties import warm
 START_SECONDS = 300  # for the SuperLink to listen; it imports a lot, and the machine may be busy
 COMMAND_SECONDS = 300  # for one `flwr` command
 STOP_SECONDS = 8  # for a process to end by itself once it is told
-
 
 APP = """\
 [project]
@@ -51,69 +51,50 @@ experiment-folder = ""
 # ---------------------------------------------------------------- processes and their children
 
 
-def children(pid: int) -> list[int]:
-    """All that descend from a process. Flower puts its helpers in sessions of their own, so killing a group would miss them."""
-    table: dict[int, list[int]] = {}
-    for child, parent in _parents():
-        table.setdefault(parent, []).append(child)
-    found, queue = [], [pid]
-    while queue:
-        for child in table.get(queue.pop(0), []):
-            found.append(child)
-            queue.append(child)
+def _table() -> dict[int, tuple[int, str]]:
+    """All processes: the parent of each, and its state."""
+    if not Path("/proc/self/stat").exists():
+        text = subprocess.run(["ps", "-axo", "pid=,ppid=,state="], capture_output=True, text=True, timeout=60).stdout
+        return {int(pid): (int(parent), state) for pid, parent, state in map(str.split, text.splitlines())}
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            # "pid (command) state ppid …": the command may hold spaces and brackets, so count from its end.
+            state, parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:2]
+            found[int(name)] = (int(parent), state)
+        except (ValueError, OSError):  # it has ended
+            continue
     return found
 
 
-def _parents() -> list[tuple[int, int]]:
-    if not Path("/proc/self/stat").exists():
-        text = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True, timeout=10).stdout
-        return [(int(pair[0]), int(pair[1])) for pair in map(str.split, text.splitlines()) if len(pair) == 2]
-    pairs = []
-    for name in os.listdir("/proc"):
-        try:
-            # "pid (command) state ppid …": the command may hold spaces and brackets, so count from its end.
-            pairs.append((int(name), int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])))
-        except (ValueError, OSError):
-            continue
-    return pairs
+def children(pid: int) -> list[int]:
+    """All that descend from a process. Flower puts its helpers in sessions of their own, so killing a group would miss them."""
+    table, found = _table(), [pid]
+    for mother in found:  # which grows as it is read
+        found += [child for child, (parent, _) in table.items() if parent == mother]
+    return found[1:]
 
 
 def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state != "Z"
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return _table().get(pid, (0, "Z"))[1][0] != "Z"
 
 
 def stop_tree(process: subprocess.Popen, seconds: float = STOP_SECONDS) -> None:
     """End a process and everything under it: asked first, killed after `seconds`."""
-    if os.name == "nt":
-        subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, timeout=30)
-        process.wait(timeout=30)
-        return
-    family = [process.pid, *children(process.pid)]
+    family = {process.pid, *children(process.pid)}
     _signal([process.pid], signal.SIGTERM)
     until = time.monotonic() + seconds
-    while time.monotonic() < until and (process.poll() is None or any(alive(pid) for pid in family[1:])):
-        family += [pid for pid in children(process.pid) if pid not in family]
+    while time.monotonic() < until and (process.poll() is None or any(map(alive, family - {process.pid}))):
+        family.update(children(process.pid))
         time.sleep(0.1)
-    _signal([pid for pid in family if pid == process.pid or alive(pid)], signal.SIGKILL)
-    process.wait(timeout=30)
+    _signal(filter(alive, family), signal.SIGKILL)
+    process.wait()
 
 
-def _signal(pids: Sequence[int], which: int) -> None:
+def _signal(pids: Iterable[int], which: int) -> None:
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, which)
-        except (ProcessLookupError, PermissionError):
-            pass
 
 
 def start(command: Sequence[str], env: dict[str, str], log: Path) -> subprocess.Popen:
@@ -160,24 +141,26 @@ def _until_closed(pipe: int, ended: threading.Event) -> None:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nothing listens on now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+    with _socket(host) as sock:
         sock.bind((host, 0))
         return sock.getsockname()[1]
 
 
 def port_is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+    with _socket(host) as sock, suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError:
-            return False
-    return True
+        sock.bind((host, port))
+        return True
+    return False
 
 
-def last_lines(log: Path, count: int = 5) -> str:
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(line for line in lines[-count:] if line.strip())
+def _socket(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1][:200] if lines else "it said nothing"
 
 
 # ---------------------------------------------------------------- Flower's processes
@@ -185,8 +168,8 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """The environment of every Flower process: no telemetry, no update check, nothing installed, files in `home` alone."""
-    if importlib.util.find_spec("flwr") is None:
-        raise Mistake("real parties need Flower, which needs Python 3.11: pip install 'grapevine-fl[flower]'.")
+    if importlib.util.find_spec("flwr") is None or not hasattr(os, "fork"):
+        raise Mistake("real parties need Linux or macOS, Python 3.11 and Flower: pip install 'grapevine-fl[flower]'.")
     home.mkdir(parents=True, exist_ok=True)
     places = [str(home.resolve() / "bin"), sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
     return dict(
@@ -254,16 +237,15 @@ class SuperLink(_Program):
         while not self._listens():
             if not self.running or time.monotonic() > until:
                 self.stop()
-                raise Mistake(f"the SuperLink did not start: {self.log} says why ({last_lines(self.log, 1)[:200]}).")
+                raise Mistake(f"the SuperLink did not start: {self.log} says why ({last_line(self.log)}).")
             time.sleep(0.2)
         return self
 
     def _listens(self) -> bool:
-        try:
+        with suppress(OSError):
             socket.create_connection(("127.0.0.1", self.port), timeout=2).close()
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def register(self, name: str, node_key: str) -> None:
         """Let a node with this key in. Once per key and SuperLink."""

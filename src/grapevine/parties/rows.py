@@ -68,9 +68,7 @@ def _embedding(source: Source, agreed: Agreement) -> str | None:
     if source.embed is None:
         raise Mistake(f"features are those of a finished run (model {agreed.embed[:12]}): say --embed RUN, your copy of it.")
     if model_hash(source.embed) != agreed.embed:
-        raise Mistake(
-            f"the model of {source.embed} is not the one that was agreed on ({agreed.embed[:12]}): ask for it."
-        )
+        raise Mistake(f"the model of {source.embed} is not the one that was agreed on ({agreed.embed[:12]}): ask for it.")
     return source.embed
 
 

@@ -62,9 +62,7 @@ sys.exit(code[0] if code else 1)
 
 
 def command(program: str, *args: str) -> list[str]:
-    """The command line for a warm `flower-superlink` or `flower-supernode`. Where there is no fork, the plain one."""
-    if not hasattr(os, "fork"):
-        return [program, *args]
+    """The command line for a warm `flower-superlink` or `flower-supernode`."""
     return [sys.executable, "-m", "grapevine.parties.warm", program, *args]
 
 
