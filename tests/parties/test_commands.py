@@ -37,7 +37,7 @@ def test_the_doctor_names_what_is_wrong_and_goes_on_where_it_can(host, tmp_path)
     path = write_table(tmp_path / "n.csv", blobs("north"), ("a", "b"))
     assert "no column 'c'" in findings(token.text(), Source(str(path), "kind"))["data"].sentence
     found = findings(replace(token, address="no-such-host.invalid").text())
-    assert "DNS" in found["host"].sentence and found["settings"].good is None and found["data"].good is None
+    assert "DNS" in found["host"].sentence and found["settings"].good is None and found["clock"].good is None
     found = findings(replace(token, ca="00" * 32).text())
     assert found["invitation"].good and "in between" in found["host"].sentence
     found = findings(replace(token, secret=bytes(16)).text())
