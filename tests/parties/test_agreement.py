@@ -18,7 +18,7 @@ from grapevine.parties import files, rows
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import Host, load_host, load_party, make_federation
 from grapevine.parties.propose import propose
-from grapevine.parties.settings import HostSettings
+from grapevine.parties.settings import HostSettings, Source
 
 
 def host(folder, agreed=None, **more) -> Host:
@@ -119,7 +119,7 @@ def test_a_host_without_a_seed_draws_one_and_keeps_it(tmp_path):
 def test_columns_are_brought_into_the_agreed_order(tmp_path):
     who = blobs("north")
     path = write_table(tmp_path / "n.csv", who, ("d", "b", "a", "c"))
-    read = rows.read_rows(rows.Source(str(path), "kind"), label_agreement(), "north")
+    read = rows.read_rows(Source(str(path), "kind"), label_agreement(), "north")
     np.testing.assert_array_equal(read.x, who.x)
     assert (read.labels, read.ids) == (who.labels, who.ids)
 
@@ -138,12 +138,12 @@ def test_columns_are_brought_into_the_agreed_order(tmp_path):
 def test_a_table_that_does_not_fit_is_refused(tmp_path, columns, label, change, sentence):
     path = write_table(tmp_path / "n.csv", blobs("north"), columns)
     with pytest.raises(Mistake, match=sentence):
-        rows.read_rows(rows.Source(str(path), label, "id"), label_agreement(**change), "north")
+        rows.read_rows(Source(str(path), label, "id"), label_agreement(**change), "north")
 
 
 def test_a_class_that_the_host_does_not_know_is_what_cleaning_finds(tmp_path):
     path = write_table(tmp_path / "n.csv", blobs("north"))
-    read = rows.read_rows(rows.Source(str(path), "kind"), clean_agreement(classes=("0", "1")), "north")
+    read = rows.read_rows(Source(str(path), "kind"), clean_agreement(classes=("0", "1")), "north")
     assert read.classes == ("0", "1", "2")
 
 
@@ -164,22 +164,22 @@ def image_agreement(**changes) -> Agreement:
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
 def test_images_become_rows_of_the_agreed_shape_and_colour(tmp_path):
-    read = rows.read_rows(rows.Source(str(images(tmp_path / "grey"))), image_agreement(), "north")
+    read = rows.read_rows(Source(str(images(tmp_path / "grey"))), image_agreement(), "north")
     assert read.x.shape == (8, 3, 8, 8) and read.x.dtype == np.uint8
     np.testing.assert_array_equal(read.x[:, 0], read.x[:, 2])
     assert read.labels == ["cat"] * 4 + ["dog"] * 4 and read.ids[0] == "cat/0.png"
     with pytest.raises(Mistake, match="rows of shape 3×16×16, and the federation agreed on 3×8×8"):
-        rows.read_rows(rows.Source(str(images(tmp_path / "large", (16, 16), "RGB"))), image_agreement(), "north")
+        rows.read_rows(Source(str(images(tmp_path / "large", (16, 16), "RGB"))), image_agreement(), "north")
     data = rows.client_data(read, image_agreement())
     assert data.labelled.inputs().shape[1:] == (3, 8, 8)
     with pytest.raises(Mistake, match="is a folder"):
-        rows.read_rows(rows.Source(str(tmp_path / "grey")), label_agreement(), "north")
+        rows.read_rows(Source(str(tmp_path / "grey")), label_agreement(), "north")
 
 
 def test_images_in_an_npz_are_rows_too(tmp_path):
     x = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
     np.savez(tmp_path / "x.npz", X=x, y=np.array(["cat", "dog", "cat", "", "dog", "cat"]))
-    read = rows.read_rows(rows.Source(str(tmp_path / "x.npz"), "y"), image_agreement(), "north")
+    read = rows.read_rows(Source(str(tmp_path / "x.npz"), "y"), image_agreement(), "north")
     np.testing.assert_array_equal(read.x, x.transpose(0, 3, 1, 2))
     assert read.labels == ["cat", "dog", "cat", None, "dog", "cat"]
 
@@ -188,10 +188,10 @@ def test_an_embedding_run_is_known_by_the_hash_of_its_model(tmp_path):
     agreed = label_agreement(embed="ab" * 32)
     path = str(write_table(tmp_path / "n.csv", blobs("north")))
     with pytest.raises(Mistake, match="--embed RUN, your copy"):
-        rows.read_rows(rows.Source(path, "kind"), agreed, "north")
+        rows.read_rows(Source(path, "kind"), agreed, "north")
     (tmp_path / "model.safetensors").write_bytes(b"another")
     with pytest.raises(Mistake, match="not the one that was agreed on"):
-        rows.read_rows(rows.Source(path, "kind", embed=str(tmp_path)), agreed, "north")
+        rows.read_rows(Source(path, "kind", embed=str(tmp_path)), agreed, "north")
 
 
 def test_a_training_party_holds_out_a_fifth_of_each_class_half_of_it_for_choosing(tmp_path):

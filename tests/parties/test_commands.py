@@ -13,17 +13,16 @@ from grapevine.cli.parties import show_agreement
 from grapevine.parties import files, keys
 from grapevine.parties.doctor import examine
 from grapevine.parties.federation import load_host
-from grapevine.parties.rows import Source
-from grapevine.parties.settings import JOBS, agreed_fields
+from grapevine.parties.settings import JOBS, Source, agreed_fields
 
 
-def findings(*args, **more) -> dict:
-    return {finding.what: finding for finding in examine(*args, **more)}
+def findings(token: str, source: Source = Source()) -> dict:  # noqa: B008
+    return {finding.what: finding for finding in examine(token, source)}
 
 
 def test_the_doctor_finds_all_in_order(host, tmp_path):
     path = write_table(tmp_path / "n.csv", blobs("north"))
-    found = findings(host.registry.invite("north").text(), Source(str(path), "kind"), home=tmp_path)
+    found = findings(host.registry.invite("north").text(), Source(str(path), "kind", home=str(tmp_path)))
     wrong = {what: finding.sentence for what, finding in found.items() if finding.good is not True}
     assert not wrong
     assert list(found) == ["Python", "Flower", "ports", "memory", "disk", "invitation", "host", "settings", "clock", "version",

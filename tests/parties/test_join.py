@@ -21,7 +21,7 @@ from grapevine.parties import join as joining
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token
 from grapevine.parties.processes import free_port
-from grapevine.parties.rows import Source
+from grapevine.parties.settings import JoinSettings
 
 TOKEN = Token("host.example.org", 8443, "trial", "north", "ab" * 32, bytes(range(16)))
 
@@ -54,7 +54,7 @@ def test_a_party_that_does_not_agree_sends_nothing(host, tmp_path):
     path = write_table(tmp_path / "n.csv", blobs("north"))
     speak, said = talk(answer=False)
     with pytest.raises(Mistake, match="nothing was sent"):
-        joining.join(host.registry.invite("north").text(), Source(str(path), "kind"), tmp_path / "home", None, speak)
+        joining.join(host.registry.invite("north").text(), JoinSettings(str(path), "kind", home=str(tmp_path / "home")), speak)
     assert said[0] == "shown" and host.registry.roster() == {}
     assert not (tmp_path / "home" / "identity.pem").exists()
 
@@ -63,7 +63,7 @@ def test_a_table_that_does_not_fit_does_not_use_the_invitation_up(host, tmp_path
     token = host.registry.invite("north")
     path = write_table(tmp_path / "n.csv", blobs("north"), ("a", "b"))
     with pytest.raises(Mistake, match="no column 'c'"):
-        joining.join(token.text(), Source(str(path), "kind"), tmp_path / "home", None, talk()[0])
+        joining.join(token.text(), JoinSettings(str(path), "kind", home=str(tmp_path / "home")), talk()[0])
     host.enrol("north", tmp_path / "n", host.link("north", token))
 
 
@@ -73,7 +73,7 @@ def test_a_host_that_is_not_there_is_said_so(tmp_path, monkeypatch):
         sock.bind(("127.0.0.1", 0))
         token = replace(TOKEN, address="127.0.0.1", port=sock.getsockname()[1])
         with pytest.raises(Mistake, match="is `grapevine host` running there"):
-            joining.join(token.text(), Source("x.csv", "kind"), tmp_path / "home", None, talk()[0])
+            joining.join(token.text(), JoinSettings("x.csv", "kind", home=str(tmp_path / "home")), talk()[0])
     with pytest.raises(Mistake, match="not known here"):
         joining.look(replace(TOKEN, address="no-such-host.invalid"))
 
@@ -106,20 +106,20 @@ def finished_party(net: Net, name: str, monkeypatch) -> tuple[dict, joining.Talk
 def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, monkeypatch):
     net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
     about, speak, said = finished_party(net, "east", monkeypatch)
-    out = joining._Stay(tmp_path / "east", about, speak, None, tmp_path / "out", 0.0).run()
+    out = joining._Stay(tmp_path / "east", about, JoinSettings(out=str(tmp_path / "out")), speak).run()
     assert any("results are here already" in sentence for sentence in said)
     lines = (out / "labels.csv").read_text().splitlines()
     assert len(lines) == 31 and [line.split(",")[0] for line in lines[1:]] == net.parties["east"].ids
     assert not (tmp_path / "east" / "rows.npy").exists() and not (tmp_path / "east" / "memory").exists()
     with pytest.raises(Mistake, match="is finished"):
-        joining.join(None, None, tmp_path / "east", None, speak)
+        joining.join(None, JoinSettings(home=str(tmp_path / "east")), speak)
 
 
 def test_a_party_of_a_clean_job_gets_what_the_job_in_one_process_gives(tmp_path, monkeypatch):
     parties, own = [blobs(name, i) for i, name in enumerate(NAMES)], blobs("server", 9, 60, known=True)
     net = Net(tmp_path / "net", parties, clean_agreement(seed=3), own)
     about, speak, _ = finished_party(net, "south", monkeypatch)
-    out = joining._Stay(net.folder / "south", about, speak, None, tmp_path / "out", 0.0).run()
+    out = joining._Stay(net.folder / "south", about, JoinSettings(out=str(tmp_path / "out")), speak).run()
     paths = [write_table(tmp_path / f"{party.name}.csv", party) for party in parties]
     there = write_table(tmp_path / "own.csv", own)
     settings = dict(tau=0.6, epochs=20, model="linear", seed=3)
@@ -133,7 +133,7 @@ def stay(home: Path, answer: bool) -> joining._Stay:
     (home / "memory").mkdir(exist_ok=True)
     (home / "memory.json").write_text(json.dumps(dict(now=dict(classes="00"))))
     about = dict(files.read_toml(home / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
-    return joining._Stay(home, about, talk(answer)[0], None, home / "out", 0.0)
+    return joining._Stay(home, about, JoinSettings(), talk(answer)[0])
 
 
 def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_path):

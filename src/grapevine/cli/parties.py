@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from grapevine.cli.flags import flag, json_flag
+from grapevine.cli.flags import flag, flags, json_flag
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
-from grapevine.parties.settings import JOBS, HostSettings, agreed_fields
+from grapevine.parties.settings import JOBS, HostSettings, JoinSettings, Source, agreed_fields
 
 if TYPE_CHECKING:
     from grapevine.jobs.reading import Party
     from grapevine.parties.agreement import Agreement
     from grapevine.parties.registry import Registry
-    from grapevine.parties.rows import Source
 
 
 def host_flags(command: Callable) -> Callable:
@@ -49,7 +48,7 @@ def host_flags(command: Callable) -> Callable:
 @click.option("--job", type=click.Choice(list(JOBS)), default="label", help="What to do.")
 @host_flags
 @click.pass_context
-def host(context: click.Context, folder: str, invited: tuple[str, ...], again: bool, **flags: Any) -> None:
+def host(context: click.Context, folder: str, invited: tuple[str, ...], again: bool, **said: Any) -> None:
     """Host a federation in DIR: open a port, wait for the parties, run the job, write results/, stop.
 
     With settings, DIR is made first; without, an existing one is run, or continued where it was interrupted.
@@ -65,7 +64,7 @@ def host(context: click.Context, folder: str, invited: tuple[str, ...], again: b
     from grapevine.parties.registry import Registry
 
     where = Path(folder)
-    given = {name: value for name, value in flags.items() if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+    given = {name: value for name, value in said.items() if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
     if given:
         made = make_federation(*propose(where, *settings_of(given)))
         click.echo(f"Made {where / 'federation.toml'} (settings {made.agreed.hash[:12]}).")
@@ -95,6 +94,7 @@ def settings_of(given: dict[str, Any]) -> tuple[HostSettings, Settings]:
 
 
 def run_host(folder: Path) -> None:
+    from grapevine import report
     from grapevine.core.words import percent
     from grapevine.parties.host import host as run
 
@@ -118,7 +118,7 @@ def run_host(folder: Path) -> None:
                    f"{expected['n']} rows that the host held out.")  # fmt: skip
     if result.get("lost"):
         click.echo(f"Lost on the way: {', '.join(result['lost'])}.")
-    click.echo(f"Results are in {folder / 'results'}.")
+    click.echo(f"Results are in {folder / 'results'} (open {report.write(folder / 'results')}).")
 
 
 class HostTable:
@@ -150,7 +150,7 @@ class HostTable:
             print(f"{time.strftime('%H:%M:%S')} {sentence}", flush=True)
 
     def show(self, registry: Registry, line: str) -> None:
-        rows = party_rows(registry)
+        rows = registry.states()
         if self._live:
             self._live.update(_table(rows, registry.phase, line), refresh=True)
             return
@@ -161,23 +161,6 @@ class HostTable:
         if line != self._line and registry.phase != "running":  # what goes on in the job is said step by step
             self._line = line
             self.say(line[0].upper() + line[1:])
-
-
-def party_rows(registry: Registry) -> list[tuple[str, str, str]]:
-    """Name, state and fingerprint of every party."""
-    from grapevine.parties.registry import HERE_SECONDS
-
-    roster, invitations, rows = registry.roster(), registry.invitations(), []
-    for name in sorted(registry.host.parties):
-        presence = registry.here.get(name)
-        if name not in roster:
-            state = "invited" if name in invitations else f"not invited: grapevine host {registry.folder.name} --invite {name}"
-        elif presence is None or time.time() - presence.seen > HERE_SECONDS:
-            state = "joined, not here now"
-        else:
-            state = presence.state
-        rows.append((name, state, roster[name]["fingerprint"] if name in roster else ""))
-    return rows
 
 
 def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
@@ -194,27 +177,11 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
 # ---------------------------------------------------------------- join
 
 
-def source_flags(command: Callable) -> Callable:
-    for each in (
-        click.option("--embed", metavar="RUN", help="Your copy of the run whose features were agreed on."),
-        click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers]."),
-        click.option("--label", metavar="COL", help="The label column; an empty cell, NaN or -1 is an unlabelled row."),
-        click.option("--data", metavar="FILE|FOLDER", help="This party's table (CSV, Parquet, NPZ) or its folder of images."),
-    ):
-        command = each(command)
-    return command
-
-
 @click.command()
 @click.argument("token", required=False)
-@source_flags
-@click.option("--home", metavar="DIR", help="Where this party's keys and memory are [~/.grapevine/FEDERATION/NAME].")
-@click.option("--out", metavar="DIR", help="A new folder for the results [out in the home].")
-@click.option("--abstain", default=0.0, metavar="CONFIDENCE", help="label: below this confidence a row gets no label.")
-@click.option("--pin", metavar="FILE", help="Fingerprints confirmed before: the pinned.toml of an earlier job.")
+@flags(JoinSettings)
 @click.option("--yes", is_flag=True, help="Agree to what will leave the machine, and to the others' fingerprints, unseen.")
-def join(token: str | None, home: str | None, out: str | None, abstain: float, pin: str | None, yes: bool,
-         **source: str | None) -> None:  # fmt: skip
+def join(token: str | None, yes: bool, **settings: Any) -> None:
     """Join a federation with the TOKEN that its host gave you, work to the end of the job, and write the results.
 
     Private keys and rows stay here. What will leave is shown first, and you are asked. Without TOKEN, --home continues where the
@@ -241,22 +208,12 @@ def join(token: str | None, home: str | None, out: str | None, abstain: float, p
             last[0] = text
             click.echo(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
 
-    if pin and not Path(pin).exists():
-        raise Mistake(f"there is no file {pin}: --pin takes the pinned.toml of an earlier job.")
-    talk = Talk(lambda sentence: click.echo(sentence), ask, show_agreement, line)
     try:
-        folder = run(token, _source(**source), Path(home) if home else None, Path(out) if out else None, talk,
-                     Path(pin) if pin else None, abstain)  # fmt: skip
+        folder = run(token, JoinSettings.from_dict(settings), Talk(click.echo, ask, show_agreement, line))
     except KeyboardInterrupt:
         click.echo("\nStopped. Continue with: grapevine join --home DIR, with the same folder as before.", err=True)
         sys.exit(130)
     click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
-
-
-def _source(data: str | None, label: str | None, id_column: str | None, embed: str | None) -> Source | None:
-    from grapevine.parties.rows import Source
-
-    return Source(data, label, id_column, embed) if data else None
 
 
 def show_agreement(agreed: Agreement, parties: list[str], rows: Party) -> None:
@@ -298,10 +255,9 @@ def show_agreement(agreed: Agreement, parties: list[str], rows: Party) -> None:
 
 @click.command()
 @click.argument("token", required=False)
-@source_flags
-@click.option("--home", metavar="DIR", help="Where the party's folder would be.")
+@flags(Source)
 @json_flag
-def doctor(token: str | None, home: str | None, as_json: bool, **source: str | None) -> None:
+def doctor(token: str | None, as_json: bool, **source: Any) -> None:
     """Can this machine take part? A line for each thing that matters, with the way out. Exits 2 if something is wrong.
 
     \b
@@ -311,7 +267,7 @@ def doctor(token: str | None, home: str | None, as_json: bool, **source: str | N
     from grapevine.parties.doctor import examine
 
     wrong, told = 0, []
-    for finding in examine(token, _source(**source), Path(home) if home else None):
+    for finding in examine(token, Source.from_dict(source)):
         told.append(dict(what=finding.what, good=finding.good, sentence=finding.sentence))
         mark = {True: "ok", False: "NO", None: "--"}[finding.good]
         if not as_json:

@@ -21,7 +21,8 @@ from grapevine.parties.agreement import Agreement
 from grapevine.parties.keys import Token, read_token
 from grapevine.parties.processes import free_port
 from grapevine.parties.registry import HostLink, check_clock, short
-from grapevine.parties.rows import Source, read_rows
+from grapevine.parties.rows import read_rows
+from grapevine.parties.settings import Source
 
 FLOWER = "1.41.0"  # the version that this was written for; others move what we use
 MEMORY_GB = 2.0  # a SuperNode, and a process with torch
@@ -35,9 +36,9 @@ class Finding:
     sentence: str
 
 
-def examine(token: str | None = None, source: Source | None = None, home: Path | None = None) -> Iterator[Finding]:
+def examine(token: str | None, source: Source) -> Iterator[Finding]:
     """All findings, one after another: some take a moment."""
-    home = home or Path.home()
+    home = Path(source.home or Path.home()).expanduser()
     looks: dict[str, Callable[[], str]] = dict(Python=_python, Flower=_flower, ports=_ports, memory=_memory)
     looks["disk"] = lambda: _disk(home)
     host = _Host(token or "")
@@ -45,7 +46,7 @@ def examine(token: str | None = None, source: Source | None = None, home: Path |
         looks |= dict(invitation=host.read, host=host.reach, settings=host.settings, clock=host.clock, version=host.version)
     else:
         looks["clock"] = _clock
-    if source:
+    if source.data:
         looks["data"] = lambda: host.fits(source) if token else _table(source)
     broken = False
     for what, look in looks.items():
@@ -132,7 +133,7 @@ def _clock() -> str:
 
 
 def _table(source: Source) -> str:
-    ((rows,), _) = reading.read(CleanSettings(label=source.label, id=source.id), [source.path])
+    ((rows,), _) = reading.read(CleanSettings(label=source.label, id=source.id), [source.data])
     return f"{_told(rows)}; give the invitation to compare it with the federation."
 
 
@@ -179,4 +180,4 @@ class _Host:
         return f"Grapevine {self.told['version']} at both, method {self.agreed.made.name}."
 
     def fits(self, source: Source) -> str:
-        return f"{source.path} fits: {_told(read_rows(source, self.agreed, self.token.name))}."
+        return f"{source.data} fits: {_told(read_rows(source, self.agreed, self.token.name))}."

@@ -21,6 +21,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.jobs import clean, clean_result, label, label_result
+from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
 from grapevine.methods.label import Label
 from grapevine.parties.agreement import Agreement
@@ -29,7 +30,8 @@ from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token
 from grapevine.parties.processes import SuperNode, last_line
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
-from grapevine.parties.rows import Source, forget_rows, load_rows, own_scale, read_rows, save_rows
+from grapevine.parties.rows import forget_rows, load_rows, own_scale, read_rows, save_rows
+from grapevine.parties.settings import JoinSettings
 from grapevine.run.folder import lock
 from grapevine.run.model import Model, save_model
 
@@ -56,15 +58,19 @@ def default_home(token: Token) -> Path:
     return Path.home() / ".grapevine" / check_name(token.federation, "federation") / check_name(token.name)
 
 
-def join(token: str | None, source: Source | None, home: Path | None, out: Path | None, talk: Talk, pin: Path | None = None,
-         abstain: float = 0.0) -> Path:  # fmt: skip
+def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
     """Take part in a job to its end; the folder with the results."""
     invitation = read_token(token) if token else None
-    if home is None and invitation is None:
+    if s.home:
+        folder = Path(s.home).expanduser().resolve()
+    elif invitation:
+        folder = default_home(invitation)
+    else:
         raise Mistake("say the invitation, or with --home the folder of a party that has joined before.")
-    folder = Path(home).expanduser().resolve() if home else default_home(read_token(token or ""))
-    if out and Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())):
-        raise Mistake(f"{out} exists and is not empty: take another --out.")
+    if s.pin and not Path(s.pin).exists():
+        raise Mistake(f"there is no file {s.pin}: --pin takes the pinned.toml of an earlier job.")
+    if s.out:
+        require_new(s.out)
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
     with lock(folder / "lock"):
@@ -73,8 +79,8 @@ def join(token: str | None, source: Source | None, home: Path | None, out: Path 
         elif invitation is None:
             raise Mistake(f"{folder} holds no party: say the invitation.")
         else:
-            party = _enrol(folder, invitation, source, talk)
-        return _Stay(folder, party, talk, pin, Path(out) if out else folder / "out", abstain).run()
+            party = _enrol(folder, invitation, s, talk)
+        return _Stay(folder, party, s, talk).run()
 
 
 # ---------------------------------------------------------------- agreeing
@@ -112,11 +118,9 @@ def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
             time.sleep(TICK)
 
 
-def _enrol(folder: Path, token: Token, source: Source | None, talk: Talk) -> dict[str, Any]:
+def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str, Any]:
     link, agreed, parties = _patiently(lambda: look(token), talk)
-    if source is None:
-        raise Mistake("where are the rows? Say --data FILE and --label COL, or --data FOLDER for images.")
-    rows = read_rows(source, agreed, token.name)
+    rows = read_rows(s, agreed, token.name)
     talk.show(agreed, parties, rows)
     if not talk.ask(f"Join federation {agreed.name} at {link.place} as {token.name}?"):
         raise Mistake("nothing was sent: you did not agree.")
@@ -126,9 +130,8 @@ def _enrol(folder: Path, token: Token, source: Source | None, talk: Talk) -> dic
     save_rows(folder, rows)
     write_atomically(folder / "ca.crt", link.ca)
     link.call("enrol", node_key=node_key, identity=identity.public.hex())
-    party = dict(name=token.name, federation=agreed.name, host=link.place, data=str(Path(source.path).resolve()),
-                 label=source.label, id=source.id, seed=secrets.randbits(62) if agreed.seed is None else agreed.seed,
-                 token=token.text(), hash=agreed.hash, agreed=agreed.to_dict())  # fmt: skip
+    party = dict(name=token.name, federation=agreed.name, host=link.place, token=token.text(), hash=agreed.hash,
+                 seed=secrets.randbits(62) if agreed.seed is None else agreed.seed, agreed=agreed.to_dict())  # fmt: skip
     write_toml(folder / "party.toml", party, secret=True)
     talk.say(f"Joined as {token.name}. Your fingerprint, for the others to compare: {identity.fingerprint}")
     return party
@@ -158,8 +161,9 @@ def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
 
 
 class _Stay:
-    def __init__(self, folder: Path, party: dict[str, Any], talk: Talk, pin: Path | None, out: Path, abstain: float):
-        self.folder, self.party, self.talk, self.pin, self.out, self.abstain = folder, party, talk, pin, out, abstain
+    def __init__(self, folder: Path, party: dict[str, Any], s: JoinSettings, talk: Talk):
+        self.folder, self.party, self.talk, self.abstain = folder, party, talk, s.abstain
+        self.out, self.pin = Path(s.out) if s.out else folder / "out", Path(s.pin) if s.pin else None
         self.agreed = Agreement.from_dict(party["agreed"])
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
         self.node = SuperNode(folder, party["host"])
@@ -332,7 +336,7 @@ class _Stay:
     def _write_model(self, out: Path) -> None:
         """The host's model with this party's own scaling, for `grapevine predict`."""
         out.mkdir(parents=True)
-        (out / "disclosure.jsonl").write_text("".join(json.dumps(line) + "\n" for line in self.seen))
+        write_lines(out / "disclosure.jsonl", self.seen)
         try:
             data = self.link.fetch_model()
         except Refused:

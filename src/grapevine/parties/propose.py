@@ -17,8 +17,8 @@ from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import Host, Timeouts
-from grapevine.parties.rows import Source, model_hash, read_rows
-from grapevine.parties.settings import HostSettings
+from grapevine.parties.rows import model_hash, read_rows
+from grapevine.parties.settings import HostSettings, Source
 from grapevine.run.model import Model
 
 

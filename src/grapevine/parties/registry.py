@@ -208,6 +208,17 @@ class Registry:
         with self._lock:
             return sorted(name for name, p in self.here.items() if time.time() - p.seen < within and p.state != "left")
 
+    def states(self) -> list[tuple[str, str, str]]:
+        """Name, state and fingerprint of every party."""
+        roster, invitations, here, rows = self.roster(), self.invitations(), self.present(), []
+        for name in sorted(self.host.parties):
+            if name not in roster:
+                state = "invited" if name in invitations else f"not invited: grapevine host {self.folder.name} --invite {name}"
+            else:
+                state = self.here[name].state if name in here else "joined, not here now"
+            rows.append((name, state, roster.get(name, {}).get("fingerprint", "")))
+        return rows
+
     def close(self, names: list[str]) -> None:
         """Nobody joins from now on; `names` take part."""
         with self._changing():

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +21,9 @@ from grapevine.jobs import reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
+from grapevine.parties.settings import Source
 
 HELD_OUT = 0.2  # of a party's labelled rows in a training job: half to choose the best round by, half to report
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where rows come from: a table, an .npz or a folder of images, its columns, and the run that the agreed `embed` means."""
-
-    path: str
-    label: str | None = None
-    id: str | None = None
-    embed: str | None = None
 
 
 # ---------------------------------------------------------------- reading
@@ -40,12 +31,14 @@ class Source:
 
 def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     """A file or folder, checked against the agreement: columns by name and in the agreed order, classes by name."""
-    if agreed.features and Path(source.path).expanduser().is_dir():
-        raise Mistake(f"{source.path} is a folder, and the federation agreed on a table with the columns "
+    if source.data is None:
+        raise Mistake("where are the rows? Say --data FILE and --label COL, or --data FOLDER for images.")
+    if agreed.features and Path(source.data).expanduser().is_dir():
+        raise Mistake(f"{source.data} is a folder, and the federation agreed on a table with the columns "
                       f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
     told = CleanSettings(label=source.label, id=source.id, features=agreed.features or None, embed=_embedding(source, agreed),
                          impute=bool(agreed.settings.get("impute")))  # fmt: skip
-    ((read,), _) = reading.read(told, [source.path])
+    ((read,), _) = reading.read(told, [source.data])
     if read.columns:
         order = [read.columns.index(column) for column in agreed.features or read.columns]
         read = replace(read, x=read.x[:, order], columns=tuple(read.columns[i] for i in order))
@@ -53,11 +46,11 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
         read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
     if read.x.shape[1:] != agreed.shape:
         here, there = ("×".join(map(str, shape)) for shape in (read.x.shape[1:], agreed.shape))
-        raise Mistake(f"{source.path} has rows of shape {here}, and the federation agreed on {there}: bring them to it.")
+        raise Mistake(f"{source.data} has rows of shape {here}, and the federation agreed on {there}: bring them to it.")
     strange = [label for label in read.classes if label not in agreed.classes]
     if strange and agreed.classes and agreed.job != "clean":  # what the host does not know is what cleaning finds
         known = ", ".join(agreed.classes)
-        raise Mistake(f"{source.path} has class {strange[0]!r}, and the federation knows {known}: rename it, or ask the host.")
+        raise Mistake(f"{source.data} has class {strange[0]!r}, and the federation knows {known}: rename it, or ask the host.")
     return replace(read, name=name)
 
 

@@ -1,4 +1,4 @@
-"""The settings of `grapevine host` besides those of the job. Nothing heavy is imported here."""
+"""The settings of `grapevine host` besides those of the job, and of `join` and `doctor`. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -41,6 +41,30 @@ class HostSettings(Settings):
     )
     seed: int | None = param(None, "", "Only with --reproducible.", kind=int, least=-(2**63), most=2**63 - 1)
     reproducible: bool = param(False, "", "Repeats exactly; hyperplanes are then not secret.")
+
+
+@dataclass(frozen=True)
+class Source(Settings):
+    """`grapevine doctor`: where a party's rows are, and its folder."""
+
+    job: ClassVar[str] = "doctor"
+
+    data: str | None = param(None, "", "This party's table (CSV, Parquet, NPZ), or its folder of images.", metavar="FILE|FOLDER")
+    label: str | None = same(LabelSettings, "label")
+    id: str | None = same(LabelSettings, "id")
+    embed: str | None = param(None, "", "Your copy of the run whose features were agreed on.", metavar="RUN")
+    home: str | None = param(None, "", "Where this party's keys and memory are [~/.grapevine/FEDERATION/NAME].", metavar="DIR")
+
+
+@dataclass(frozen=True)
+class JoinSettings(Source):
+    """`grapevine join`."""
+
+    job: ClassVar[str] = "join"
+
+    out: str | None = param(None, "", "A new folder for the results [out in the home].", metavar="DIR")
+    abstain: float = same(LabelSettings, "abstain", text="label: below this confidence a row gets no label.")
+    pin: str | None = param(None, "", "Fingerprints confirmed before: the pinned.toml of an earlier job.", metavar="FILE")
 
 
 def agreed_fields(job: str) -> list[Field]:
