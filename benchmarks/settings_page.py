@@ -5,6 +5,7 @@ python benchmarks/settings_page.py
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import Field, fields
 from pathlib import Path
 
@@ -53,4 +54,9 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="print the page instead of writing it")
+    if parser.parse_args().quick:
+        print(page())
+    else:
+        PAGE.write_text(page(), encoding="utf-8")

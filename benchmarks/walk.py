@@ -70,16 +70,19 @@ def train() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--show", action="store_true", help="print every function")
-    show = parser.parse_args().show
+    parser.add_argument("--quick", action="store_true", help="the training walk alone, and nothing written")
+    options = parser.parse_args()
     found = {}
-    for (name, most), job in zip(TARGETS.items(), (label, train)):
+    walks = list(zip(TARGETS.items(), (label, train)))
+    for (name, most), job in walks[1:] if options.quick else walks:
         job()  # once before, so that what is loaded or compiled late is not part of the walk
         steps = walk(job)
         found[name] = dict(functions=len(steps), files=len({file for file, _ in steps}), changes=changes(steps), target=most)
         print(f"{name}: {found[name]}")
-        for file, function in steps if show else ():
+        for file, function in steps if options.show else ():
             print(f"  {file:32} {function}")
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    if not options.quick:
+        FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

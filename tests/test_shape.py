@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "grapevine"
 FILES = sorted(ROOT.rglob("*.py"))
 JOBS = {"label", "train", "clean", "compare"}  # the four public functions of grapevine/__init__.py
-MOST_FILE, MOST_FUNCTION, MOST_PARAMETERS, MOST_LINES, MOST_IN_ROOT = 450, 60, 10, 22_500, 5
+MOST_FILE, MOST_FUNCTION, MOST_PARAMETERS, MOST_IN_ROOT = 450, 60, 10, 5
 
 
 def functions(path: Path) -> list[ast.FunctionDef]:
@@ -24,10 +24,8 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_the_root_holds_little_and_the_whole_is_bounded():
+def test_the_root_holds_little():
     assert len(list(ROOT.glob("*.py"))) <= MOST_IN_ROOT
-    text = [path for path in ROOT.rglob("*") if path.suffix in (".py", ".html", ".css", ".js", ".toml", ".txt")]
-    assert sum(len(path.read_text().splitlines()) for path in text) <= MOST_LINES
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)
