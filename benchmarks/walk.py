@@ -1,4 +1,4 @@
-"""How far a reader walks: the functions of ours that a job runs, in the order they are first called, and how often the file changes.
+"""How far a reader walks: our functions that a job runs, in the order of their first calls, and how often the file changes.
 
     python benchmarks/walk.py          prints both walks and writes walk.json
     python benchmarks/walk.py --show   also every function, file by file
