@@ -176,6 +176,12 @@ def test_moments_are_the_servers_and_a_still_feature_says_nothing():
     assert mp_ssfl.standardised(theirs, mp_ssfl.Clean(impute=True).fill(x), mean, std).x.tolist() == [[2.0, 0.0, 0.0, 1.0]]
     unscaled = mp_ssfl.standardised(theirs, mp_ssfl.Clean(impute=True).fill(x), *mp_ssfl.moments(x, "none"))
     assert unscaled.x[0, 2].item() == 4.0  # their mean
+    pixels = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
+    mean, std = mp_ssfl.moments(pixels, "standard")
+    z = mp_ssfl.standardised(Rows(pixels, torch.arange(2), torch.arange(2)), torch.empty(0), mean, std).inputs()
+    torch.testing.assert_close(z.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(z.std((0, 2, 3), correction=0), torch.ones(3))
+    assert mp_ssfl.moments(pixels, "none")[1].shape == (3, 1, 1)
 
 
 def test_missing_values_become_the_servers_mean():
