@@ -258,7 +258,7 @@ def test_the_charts_hold_the_splits_numbers():
     table = split.table()
     assert [line[0] for line in rows.numbers[0].rows] == ["c0", "c1", "c2", "c3", "c4", "server"]
     for line, told in zip(rows.numbers[0].rows, table):
-        assert line[1:] == [str(told["labelled"] - told["flipped"]), str(told["flipped"]), str(told["unlabelled"])]
+        assert line[1:] == [str(told["labelled"] - told["flipped"]), str(told["unlabelled"]), str(told["flipped"])]
     assert [line[1:] for line in truth.numbers[0].rows] == [told["classes"] for told in table]
     assert [line[1:] for line in given.numbers[0].rows][:5] == [
         [part.labels.tolist().count(c) for c in range(10)] for part in split.parts

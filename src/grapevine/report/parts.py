@@ -42,6 +42,11 @@ class Table:
     looks: Sequence[str] = ()
 
     @property
+    def look(self) -> str:
+        pictures = any(isinstance(value, Cell) and value.png for row in self.rows for value in row)
+        return "sorted" if self.sortable else "pictures" if pictures else ""
+
+    @property
     def numeric(self) -> list[bool]:
         if self.sortable or not self.rows:
             return [self.sortable and i > 0 for i in range(len(self.heads))]

@@ -28,7 +28,7 @@ def charts(split: dict[str, Any], classes: Sequence[str], name: Callable[[int], 
     first = _first_foreign(split)
     rows = {kind: [sum(row < first for row in part[kind]) for part in holders] for kind in ("labelled", "unlabelled")}
     wrong = [line.get("flipped", 0) for line in lines]
-    rows = {"labelled": [a - b for a, b in zip(rows["labelled"], wrong)], "wrong label": wrong, "unlabelled": rows["unlabelled"]}
+    rows = rows | {"labelled": [a - b for a, b in zip(rows["labelled"], wrong)], "wrong label": wrong}
     if split["foreign"]:
         rows["irrelevant"] = [sum(row >= first for row in part["labelled"] + part["unlabelled"]) for part in holders]
     drawn = [bars("Rows per client", names, {kind: ns for kind, ns in rows.items() if any(ns)}, "client", count, note=few)]
@@ -72,4 +72,4 @@ def draw(split: Split, path: str | Path) -> None:
     server = parts[len(split)] if split.server else None
     kept = dict(clients=parts[: len(split)], server=server, foreign=foreign, table=split.table())
     made = charts(kept, split.dataset.classes, lambda i: str(split.names[i]))
-    save(sheet(made, [f"{split.dataset.name}: {', '.join(told)}"]), path)
+    save(sheet(made, [f"{split.dataset.name}: {', '.join(told)}", *filter(None, [made[0].note])], beside=True), path)

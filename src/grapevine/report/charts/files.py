@@ -18,7 +18,7 @@ from grapevine.report import page
 from grapevine.report.charts.marks import LIGHT, LOOKS, OWN, SERIES, Box, Dot, Drawing, Group, Line, Mark, Path, Words
 from grapevine.report.parts import Chart
 
-WIDTH, NARROW, EDGE = 720, 360, 16  # pixels of a drawing without a width of its own, of any at least, and of white around it
+WIDTH, NARROW, EDGE = 720, 320, 16  # pixels of a drawing without a width of its own, of any at least, and of white around it
 SCALE, FINER = 2, 2  # pixels of the file for each of the drawing; each is the mean of FINER × FINER
 FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "LiberationSans-Regular.ttf", "Arial.ttf", "arial.ttf")
 # Pillow's own font, taken where there is none of these, has little more than ASCII.
@@ -34,24 +34,25 @@ class Sheet:
     layers: Sequence[tuple[float, float, float, Drawing]]
 
 
-def sheet(charts: Sequence[Chart], head: Sequence[str] = ()) -> Sheet:
-    """Charts one below the other, each with its title above and what its colours mean below; `head` is above all."""
-    width = max(NARROW, *(chart.drawing.width or WIDTH for chart in charts))
-    drawings = [Drawing([Words(0, 16, line)], 20, width, 13) for line in head]
-    layers = [(float(EDGE), EDGE + 20.0 * i, width, drawing) for i, drawing in enumerate(drawings)]
-    y = EDGE + 20.0 * len(head)
+def sheet(charts: Sequence[Chart], head: Sequence[str] = (), beside: bool = False) -> Sheet:
+    """Charts one below the other or `beside` each other, each with its title and what its colours mean; `head` is above all."""
+    layers = [(float(EDGE), EDGE + 20.0 * i, WIDTH, Drawing([Words(0, 16, line)], 20, 1, 13)) for i, line in enumerate(head)]
+    left, top, right, low = float(EDGE), EDGE + 20.0 * len(head), 0.0, 0.0
     for chart in charts:
-        for drawing in (Drawing([Words(0, 16, chart.title, look="title")], 26, width, 14), chart.drawing):
-            layers.append((EDGE, y, width, drawing))
+        width, y = max(chart.drawing.width or WIDTH // (1 + beside), NARROW), top
+        for drawing in (Drawing([Words(0, 16, chart.title, look="title")], 26, 1, 14), chart.drawing):
+            layers.append((left, y, width, drawing))
             y += drawing.height + 6
-        x = start = EDGE + 9.0
+        x = start = left + 9
         for one in chart.key[: 0 if len(chart.key) == 1 else None]:
             room = 40 + 7.0 * len(one.name)
-            x, y = (start, y + 20) if x > start and x + room > width else (x, y)
-            layers.append((x, y + 12, width, Drawing([one.mark, Words(15, 4, one.name)], 0, width)))
+            x, y = (start, y + 20) if x > start and x + room > left + width else (x, y)
+            layers.append((x, y + 12, width, Drawing([one.mark, Words(15, 4, one.name)], 0, 1)))
             x += room
         y += 32 if x > start else 0
-    return Sheet(width + 2 * EDGE, y + EDGE, layers)
+        right, low = max(right, left + width), max(low, y)
+        left, top = (left + width + 2 * EDGE, top) if beside else (left, y)
+    return Sheet(right + EDGE, low + EDGE, layers)
 
 
 def save_all(charts: Iterable[Chart], folder: str | FilePath) -> list[FilePath]:
