@@ -32,6 +32,7 @@ EXTRAS = (
     "build",
     "tensorboard",
     "mlflow",
+    "matplotlib",
 )
 
 

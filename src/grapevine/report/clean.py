@@ -32,65 +32,65 @@ def write(folder: Path, summary: dict[str, Any]) -> Path:
 
 
 def make(folder: Path, summary: dict[str, Any]) -> Page:
-    """The page of a clean job. `summary` is its result.json; a host's has no numbers of the parties that `cleaned`."""
+    """The page of a clean job. `summary` is its result.json; a host's knows at most how many rows each party kept."""
     with files_of(folder, "a clean job of Grapevine"):
-        parties, method = summary["per_client"], summary["settings"]
+        parties, method, classes = summary["per_client"], summary["settings"], summary["data"]["classes"]
+        counts = {p["id"]: {"kept": p["kept"], "mended": p["mended"] - p["labelled"], "newly labelled": p["labelled"],
+                            "set aside": p["set_aside"]} for p in parties} or summary["told"]  # fmt: skip
         names = many(len(parties or summary["cleaned"]), "party", "parties")
-        told = dict(method, seed=summary["seed"], classes=summary["data"]["classes"], version=summary["version"])
+        told = dict(method, seed=summary["seed"], classes=classes, version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary["command"] else []
         sections = [
-            ("Parties", _parties(parties)),
+            ("Parties", _parties(counts)),
             ("Measured against the truth", _measured(summary)),
             ("Loss and confidence", _planes(parties, method)),
             ("Most suspicious", _suspicious(Path(folder), parties)),
-            ("Given and new labels", _confusions(parties, summary["data"]["classes"])),
+            ("Given and new labels", _confusions(parties, classes)),
             ("What travelled", _travelled(Path(folder), summary)),
             ("Settings", [*again, Settings({"Settings": told})]),
         ]
+        shows = " It shows rows of all parties: it is for those who may see them." if parties else ""
         return Page(
             f"Labels of {names} cleaned", f"Clean job · {names} · MP-SSFL · model {method['model']}", sections=sections,
-            foot=f"Made by Grapevine {summary['version']}."
-            + (" It shows rows of all parties: it is for those who may see them." if parties else ""),
-            **_head(summary, parties, method["tau"]),
+            foot=f"Made by Grapevine {summary['version']}.{shows}", **_head(summary, counts),
         )  # fmt: skip
 
 
-def _head(summary: dict, parties: list[dict], tau: float) -> dict[str, Any]:
-    n, kept, mended, labelled, aside = (sum(p[key] for p in parties) for key in ("n", "kept", "mended", "labelled", "set_aside"))
-    heading = f"Of {count(n)} rows {count(kept)} kept their label, {count(mended - labelled)} labels were mended"
-    heading += f", {count(labelled)} unlabelled rows got one" if labelled else ""
+def _head(summary: dict, counts: dict[str, dict[str, int]]) -> dict[str, Any]:
+    total: Counter[str] = sum(map(Counter, counts.values()), Counter())
+    n, new = count(sum(total.values())), total["newly labelled"]
+    heading = f"Of {n} rows {count(total['kept'])} kept their label, {count(total['mended'])} labels were mended"
+    heading += f", {count(new)} unlabelled rows got one" if new else ""
+    heading += f" and {count(total['set aside'])} rows were set aside."
+    if not counts:
+        heading = f"{', '.join(summary['cleaned'])} have cleaned their labels, and only they know them."
     before, after, expected = summary["accuracy_given"], summary["accuracy"], summary["expected"]
     told = f"{percent(before)} of the given labels were the true class; " if before is not None and after is not None else ""
     told += f"{percent(after)} of those on rows not set aside are. " if after is not None else ""
     if expected["n"]:  # what the server's own held-out rows say of the classifier
         told += f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, it was sure "
-        told += f"(confidence {tau:g} or more) of {count(expected['sure'])}"
+        told += f"(confidence {summary['settings']['tau']:g} or more) of {count(expected['sure'])}"
         right = expected["sure_right"] / expected["sure"] if expected["sure"] else None
         told += f", and right about {percent(right)} of these." if right is not None else "."
     else:
         told += "How far to trust the classifier is not known."
-    tiles = {"rows": count(n), "kept": count(kept), "mended": count(mended - labelled), "newly labelled": count(labelled),
-             "set aside": count(aside), "right before": percent(before), "right after": percent(after),
-             "time": duration(summary["seconds"])}  # fmt: skip
+    tiles = ({"rows": n} if counts else {}) | {name: count(total[name]) for name in next(iter(counts.values()), {})}
+    tiles |= {"right before": percent(before), "right after": percent(after), "time": duration(summary["seconds"])}
+    lost = [f"Not cleaned: {', '.join(summary['lost'])}."] if summary.get("lost") else []
     tiles = {name: value for name, value in tiles.items() if value != "—"}
-    heading += f" and {count(aside)} rows were set aside."
-    if not parties:
-        tiles = {"time": tiles["time"]}
-        heading = f"{', '.join(summary['cleaned'])} have cleaned labels, and only they know them."
-    return dict(heading=heading, about=told, tiles=tiles, notices=summary["warnings"])
+    return dict(heading=heading, about=told, tiles=tiles, notices=[*summary["warnings"], *lost])
 
 
-def _parties(parties: list[dict]) -> list[Part]:
-    if not parties:
+def _parties(counts: dict[str, dict[str, int]]) -> list[Part]:
+    if not counts:
         return []
-    counts = {"rows": [p["n"] for p in parties], "kept": [p["kept"] for p in parties],
-              "mended": [p["mended"] - p["labelled"] for p in parties], "newly labelled": [p["labelled"] for p in parties],
-              "set aside": [p["set_aside"] for p in parties]}  # fmt: skip
-    names = [p["id"] for p in parties]
-    table = Card("", [Table(["party", *counts], list(zip(names, *counts.values())))])
-    parts = {name: values for name, values in counts.items() if name != "rows" and any(values)}
-    few = 1 < len(parties) <= MOST_PARTIES
-    return [[table, *([bars("Rows by action", names, parts, "party", count)] if few else [])]]
+    actions = list(next(iter(counts.values())))
+    rows = [[name, sum(each.values()), *each.values()] for name, each in counts.items()]
+    table = Card("", [Table(["party", "rows", *actions], rows)])
+    parts = {action: [each[action] for each in counts.values()] for action in actions}
+    parts = {action: values for action, values in parts.items() if any(values)}
+    few = 1 < len(counts) <= MOST_PARTIES
+    return [[table, *([bars("Rows by action", list(counts), parts, "party", count)] if few else [])]]
 
 
 def _measured(summary: dict) -> list[Part]:
@@ -121,6 +121,8 @@ def _measured(summary: dict) -> list[Part]:
 
 
 def _planes(parties: list[dict], method: dict) -> list[Part]:
+    if not parties:
+        return []
     each = {p["id"]: Counter({(i, j): n for i, j, n in p["plane"]}) for p in parties}
     together = sum(each.values(), Counter[tuple[int, int]]())
     choices = {"all parties": together} | (each if 1 < len(parties) <= MOST_PLANES else {})
@@ -207,17 +209,17 @@ def _examples(found: list[dict]) -> Table:
 
 def _confusions(parties: list[dict], classes: list[str]) -> list[Part]:
     new, true = ([p[key] for p in parties if p[key] is not None] for key in ("given_new", "given_true"))
-    return [[*_confusion("new", ASIDE, new, classes), *(_confusion("true", FOREIGN, true, classes) if true else [])]]
+    return [[*_confusion("new", ASIDE, new, classes), *_confusion("true", FOREIGN, true, classes)]]
 
 
 def _confusion(down: str, none: str, pairs: list[list[list]], classes: list[str]) -> list[Chart]:
-    counts: Counter = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for a, b, n in (pair for one in pairs for pair in one):
         counts[a, b] += n
     others = sorted({a for a, _ in counts} - {*classes, ""})
     rows = [*classes, *others, *([""] if any(a == "" for a, _ in counts) else [])]
     cols = [*classes, *([""] if any(b == "" for _, b in counts) else [])]
-    if len(rows) > MOST_CLASSES:
+    if not counts or len(rows) > MOST_CLASSES:
         return []
     sides = ("given", [a or NONE for a in rows]), (down, [b or none for b in cols])
     note = f"Rows of all parties. On the diagonal the {down} label is the given one."

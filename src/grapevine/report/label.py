@@ -158,7 +158,7 @@ def _graph(parties: list[dict], summary: dict) -> list[Part]:
 
 
 def _left(sent: list[dict]) -> list[Part]:
-    heads = ["step", "direction", "what it reveals", "bytes", "messages"]
-    rows = [[line["step"], line["direction"], line.get("reveals"), size(line["bytes"]), line["messages"]] for line in sent]
+    heads, told = ["step", "direction", "what it reveals", "bytes", "messages"], [line for line in sent if line.get("reveals")]
+    rows = [[line["step"], line["direction"], line["reveals"], size(line["bytes"]), line["messages"]] for line in told]
     note = "All parties together. Each party's own account is its disclosure.jsonl."
-    return [*bytes_sent(sent, "party"), Card("What it reveals", [note, Table(heads, rows)])] if sent else []
+    return [*bytes_sent(sent, "party"), *([Card("What it reveals", [note, Table(heads, rows)])] if rows else [])]

@@ -142,7 +142,7 @@ def _about(files: Files) -> str:
     data, split, per_round = files.data, files.split, files.settings.get("per_round")
     clients = data.get("clients") or len((files.result or {}).get("per_client", []))
     words = [many(clients, "client") + (f" (partition {data['partition']})" if data.get("partition") else "")] if clients else []
-    words += [f"{many(per_round, 'client')} a round"] if per_round else []
+    words += [f"{many(min(per_round, clients), 'client')} a round"] if per_round and clients else []
     if split:
         labelled, unlabelled = (sum(len(part[kind]) for part in split["clients"]) for kind in ("labelled", "unlabelled"))
         words.append(f"holding {many(labelled, 'labelled row')} and {count(unlabelled)} unlabelled")

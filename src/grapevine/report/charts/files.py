@@ -36,7 +36,8 @@ class Sheet:
 
 def sheet(charts: Sequence[Chart], head: Sequence[str] = (), beside: bool = False) -> Sheet:
     """Charts one below the other or `beside` each other, each with its title and what its colours mean; `head` is above all."""
-    layers = [(float(EDGE), EDGE + 20.0 * i, WIDTH, Drawing([Words(0, 16, line)], 20, 1, 13)) for i, line in enumerate(head)]
+    layers: list[tuple[float, float, float, Drawing]] = []
+    layers += [(EDGE, EDGE + 20.0 * i, WIDTH, Drawing([Words(0, 16, line)], 20, 1, 13)) for i, line in enumerate(head)]
     left, top, right, low = float(EDGE), EDGE + 20.0 * len(head), 0.0, 0.0
     for chart in charts:
         width, y = max(chart.drawing.width or WIDTH // (1 + beside), NARROW), top
