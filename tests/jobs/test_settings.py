@@ -16,12 +16,14 @@ from click.testing import CliRunner
 
 import grapevine as gv
 from grapevine.cli.main import main
+from grapevine.cli.parties import settings_of
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings, kind
 from grapevine.jobs.settings import JOBS, CleanSettings, CompareSettings, DataSettings, LabelSettings, TrainSettings
 from grapevine.methods.label import Label
 from grapevine.methods.mp_ssfl import Clean
 from grapevine.methods.xclp import CrossClientPropagation
+from grapevine.parties.propose import propose
 
 # What a command takes beside settings: its arguments, and how it is to go about it.
 ABOUT = {
@@ -96,6 +98,24 @@ def test_parties_agree_on_what_is_not_their_own_business():
     assert "epochs" not in CleanSettings().agreed() and CleanSettings(epochs=3).agreed()["epochs"] == 3
     trained = TrainSettings(data="digits", clients=4, labels="clients:40", device="cpu", set={"lr": 0.1}).agreed()
     assert trained == dict(rounds=100, per_round=10, evaluate_every=0, patience=0, set={"lr": "0.1"})
+
+
+@pytest.mark.parametrize("job", ["label", "train", "clean"])
+def test_a_federation_has_the_flags_and_the_defaults_of_its_job(job, tmp_path):
+    """What a host says nothing about is agreed on as Python and the command have it; clean's rows give its model and epochs."""
+    flags, context = {p.name: p for p in main.commands["host"].params}, click.Context(main.commands["host"])
+    for f in fields(JOBS[job]):
+        if not f.metadata.get("local"):
+            assert f.name in flags
+            if f.name != "scale" and kind(f) is not dict:  # which has another default for each job
+                assert flags[f.name].get_default(context) == f.default
+    (tmp_path / "server.csv").write_text("a,b,kind\n" + "".join(f"{i},{i % 3},{'xy'[i % 2]}\n" for i in range(8)))
+    said = dict(job=job, parties="north,south", features="a,b", classes="x,y", label="kind", address="here")
+    said |= dict(server=str(tmp_path / "server.csv")) if job == "clean" else {}
+    agreed = propose(tmp_path / "trial", *settings_of(said))[0].agreed.settings
+    filled = dict(label=(), train=("model",), clean=("model", "epochs"))[job]
+    assert {name: value for name, value in agreed.items() if name not in filled} == JOBS[job]().agreed()
+    assert set(filled) <= set(agreed)
 
 
 @pytest.mark.parametrize("own, theirs", [(LabelSettings, CrossClientPropagation), (LabelSettings, Label), (CleanSettings, Clean)])
