@@ -194,13 +194,14 @@ class Going:
         _as_they_would_be(self.out, made)
         for job in made:
             job.state, job.round = "finished", job.rounds
+        self._waiting = [job for job in self.jobs if job.state != "finished"]
+        self._before, self._began = sum(job.round for job in made), time.monotonic()
 
     def run(self, progress: Progress) -> None:
         self.write("going")
         progress(self.standing())
-        waiting = [job for job in self.jobs if job.state != "finished"]
         try:
-            with workers(min(self.settings.workers, len(waiting)), waiting, self.out / "log.txt") as told:
+            with workers(min(self.settings.workers, len(self._waiting)), self._waiting, self.out / "log.txt") as told:
                 for job, said in told:
                     self._hear(job, said)
                     if "state" in said and time.monotonic() > self._next_write:
@@ -214,12 +215,7 @@ class Going:
         self.write("finished" if all(job.state == "finished" for job in self.jobs) else "failed")
 
     def _hear(self, job: Job, said: dict[str, Any]) -> None:
-        if job.state == "waiting":
-            job.state, job.began = "going", time.monotonic()
-        job.seconds = time.monotonic() - job.began
-        job.round = said.get("round", job.round)
-        if "state" in said:
-            job.state, job.error = said["state"], said.get("error", "")
+        job.state, job.error, job.round = said.get("state", "going"), said.get("error", ""), said.get("round", job.round)
         if job.state == "finished":
             job.round = job.rounds
             try:
@@ -236,18 +232,12 @@ class Going:
                         sum(job.rounds for job in self.jobs), self._seconds_left(), note)  # fmt: skip
 
     def _seconds_left(self) -> float | None:
-        """What is left to do at the pace of the same method, or where it has not been seen yet, of all of them."""
-        seen = [job for job in self.jobs if job.seconds and job.round]
-        if not any(job.state == "finished" for job in seen):  # the first seconds of a process go into imports
+        """What is left to do at the pace so far; not before a run has ended, since a process begins with its imports."""
+        done = sum(job.round for job in self.jobs) - self._before
+        if not done or not any(job.state == "finished" for job in self._waiting):
             return None
-        paces: dict[str, list[float]] = {}
-        for job in seen:
-            paces.setdefault(job.label, []).append(job.seconds / job.round)
-        mean = {label: sum(each) / len(each) for label, each in paces.items()}
-        over = sum(mean.values()) / len(mean)
-        left = [job for job in self.jobs if job.state in ("waiting", "going")]
-        work = sum(mean.get(job.label, over) * (job.rounds - job.round) for job in left)
-        return work / max(min(self.settings.workers, len(left)), 1)
+        left = sum(job.rounds - job.round for job in self.jobs if job.state in ("waiting", "going"))
+        return left * (time.monotonic() - self._began) / done
 
     def write(self, state: str) -> None:
         """compare.json, the tables and the page, as things stand."""

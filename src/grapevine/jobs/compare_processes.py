@@ -28,8 +28,6 @@ class Job:
     state: str = "waiting"  # going, finished, failed
     round: int = 0
     error: str = ""
-    seconds: float = 0.0
-    began: float = 0.0
 
 
 Told = tuple[Job, dict[str, Any]]
