@@ -97,7 +97,7 @@ def everything(quick: bool) -> dict[str, dict[str, str]]:
         for fields in VARIANTS.get(name, [{}]):
             words = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
             found[words] = train(name, fields)
-            print(words, found[words], flush=True)
+            print(words, *(f"  {part} {hashed}" for part, hashed in found[words].items()), sep="\n", flush=True)
     if quick:
         return found
     for settings in (dict(secure="plain"), dict(secure="mlwe", bits=512), dict(secure="psm", neighbours="auto"),

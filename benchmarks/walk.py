@@ -78,7 +78,9 @@ def main() -> None:
         job()  # once before, so that what is loaded or compiled late is not part of the walk
         steps = walk(job)
         found[name] = dict(functions=len(steps), files=len({file for file, _ in steps}), changes=changes(steps), target=most)
-        print(f"{name}: {found[name]}")
+        print(name)
+        for what, count in found[name].items():
+            print(f"  {what}: {count}")
         for file, function in steps if options.show else ():
             print(f"  {file:32} {function}")
     if not options.quick:
