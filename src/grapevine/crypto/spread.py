@@ -1,20 +1,30 @@
 """Lines 11–14 of XCLP's Algorithm 1: the server has S, every party the labels of its own rows, and every party gets its own rows
-of Z = S_L Y_L.
+of Z = S_L Y_L, each up to a scale of its own.
+
+`Sealed`, the private way, needs no exchange of its own:
+
+    client i → server    Y_L^(i), encrypted under a key that all parties share and the server lacks; along with line 5
+    server               S Y under encryption, re-randomised and flooded (`product`)
+    server → client j    its own rows of Z, along with whatever comes next; j decrypts
+
+The server learns nothing but how many labels each party has; a client learns its own rows of Z and nothing else. The server and
+one client together read everybody's labels: they have the key, and S.
+
+`Columns`, the paper's way, is for comparison:
 
     server → client j    S_L^(j), the columns of S at j's labelled rows                         line 12
     client j             Z̄^(j) = S_L^(j) Y_L^(j), in fixed point                                line 13
     client j → server    Z̄^(j), masked, without its own rows                                    line 14, SecureRowSums (`sums`)
     server → client j    the others' sum on j's rows, from which j takes the masks (`open`)
 
-The server learns nothing here. A client learns from its columns which rows of others lie near its labelled ones; and as S is
-symmetric, they are also the rows of S at its labelled rows, which together with its scores there are linear equations in
-everybody's labels: with few labels in all, a client that solves them finds the others'.
-
-Another way to the same Z is another class with `begin`, `run` and `open`, and steps of its own between them.
+There a client learns from its columns which rows of others lie near its labelled ones; and as S is symmetric, they are also the
+rows of S at its labelled rows, which together with its scores there are linear equations in everybody's labels. A client that
+solves them finds 99 % of the others' labels (tests/attacks): nothing is hidden from it but on paper.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,23 +32,27 @@ from typing import Any
 import numpy as np
 
 from grapevine.core import Client, Mistake, Server, SubProtocol, party_name, step
-from grapevine.core.reply import Array
+from grapevine.core.reply import Array, Form
 from grapevine.core.server import Forms
-from grapevine.crypto import fixed, session, sums
+from grapevine.crypto import fixed, product, session, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
+from grapevine.crypto.lattice import pieces
 from grapevine.crypto.secure import Group
+from grapevine.crypto.stream import Stream, context, fresh_secret
 
+Influence = Mapping[str, dict[int, np.ndarray]]
+"""The columns of S at each party's labelled rows, by graph."""
 ROWS = "nothing: masked contributions to other parties' scores, which only the owner of the rows can open"
 
 
 @dataclass(frozen=True)
-class MaskedRows:
-    """What the sums leave at the server: whose labels are in them, and each one's own rows, which it alone can open."""
+class Spread:
+    """What is left at the server: whose labels are in it, and each one's own rows, which it alone can open."""
 
     parties: tuple[str, ...]
     round: int
     attempt: int
-    rows: dict[str, np.ndarray]
+    rows: dict[str, Any]
 
     @property
     def told(self) -> dict[str, Any]:
@@ -47,26 +61,117 @@ class MaskedRows:
 
 
 @dataclass(frozen=True)
-class Columns(SubProtocol):
-    """The paper's way: labelled columns of S to their owners, and masked sums."""
+class Sealed(SubProtocol):
+    """The private way: labels go to the server under a key that the parties share, and S stays at the server."""
 
-    name = "columns"
+    name = "private"
+    begun = "nothing: this party's labels, encrypted under a key that the parties share and the server lacks"
 
     # ------------------------------------------------------------ client
 
-    def begin(self, client: Client, Y: np.ndarray, rows: int, alpha: float, round: int) -> None:
-        """Keep the label matrix, a row for each labelled row, until the columns come. It has a block of columns for each set of
-        labels that is propagated: all of them, or all and then those that are not hidden."""
-        client.memory["labels"] = dict(Y=Y, rows=rows, alpha=alpha, round=round)
+    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
+        """Seal the label matrix, a row of 0 and 1 for each labelled row. Once a round: of two ciphertexts at the same place under
+        one key, the difference would show."""
+        session.begin(client, "labels", group.round, 0, group.counts)
+        public, s = self._keys(client, group.round)
+        stream = Stream(fresh_secret(), context("seal labels"))
+        blocks = {i: product.encrypt(public, f"{client.name} {i}", s, Y[:, some], stream) for i, some in _blocks(Y.shape[1])}
+        client.memory["labels"] = dict(rows=group.counts[client.name], width=Y.shape[1], round=group.round)
+        return dict(blocks=blocks, key=product.public_key(public, s, stream), public=public)
+
+    def open(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
+        """This client's own rows of Z, a block of columns for each graph."""
+        own = _labels(client, round)
+        _, s = self._keys(client, round)
+        blocks = [(some, part[i]) for part in rows.values() for i, some in _blocks(own["width"])]
+        Z = [product.decrypt(s, part["u"], part["v"], own["rows"], some.stop - some.start) for some, part in blocks]
+        return np.concatenate(Z, 1).astype(np.float64)
+
+    def _keys(self, client: Client, round: int) -> tuple[bytes, np.ndarray]:
+        """The public seed of the a_l, bound to everybody's keys, and the parties' secret key: new ones in every round."""
+        agreed = session.agreement(client)
+        info = context("spread", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, round=round)
+        return hashlib.sha256(info).digest(), product.secret_key(client.memory["seed"], info)
+
+    # ------------------------------------------------------------ server
+
+    def form(self, width: int) -> Form:
+        """What `begin` made must be."""
+        blocks = {i: Array("uint8", (None, product.RING, product.BYTES)) for i, _ in _blocks(width)}
+        return dict(blocks=blocks, key=Array("uint8", (product.RANK, product.RING, product.BYTES)), public=bytes)
+
+    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int) -> Spread:
+        """Everybody's rows of Z under encryption, `width` columns for each graph. Nobody is asked."""
+        publics = {begun[name]["public"] for name in S}
+        if len(publics) > 1:
+            raise Mistake("the parties sealed their labels for different agreements: start a new session.")
+        public, rows = publics.pop(), place(S, group)
+        stream = Stream(fresh_secret(), context("spread"))
+        out: dict[str, dict] = {name: {} for name in S}
+        for k in next(iter(S.values())):
+            every = np.concatenate([S[name][k] for name in S], 1, dtype=np.float64)
+            for name in S:
+                own = product.scaled(every[rows[name]])
+                out[name][k] = {
+                    i: self._block(public, {n: begun[n]["blocks"][i] for n in S}, i, begun[name]["key"], own,
+                                   some.stop - some.start, stream)
+                    for i, some in _blocks(width)
+                }  # fmt: skip
+        return Spread(tuple(S), group.round, 0, out)
+
+    def _block(self, public: bytes, bodies: dict[str, np.ndarray], i: int, key: np.ndarray, own: np.ndarray, columns: int,
+               stream: Stream) -> dict:  # fmt: skip
+        u, v = product.evaluate(public, {f"{name} {i}": body for name, body in bodies.items()}, key, own, columns, stream)
+        return dict(u=u, v=v)
+
+
+def protocol(name: str) -> Sealed | Columns:
+    """By its name: private, or paper."""
+    if name not in ("private", "paper"):
+        raise Mistake(
+            f"spread '{name}' is not known: take private, or paper (for comparison: parties can read each other's labels)."
+        )
+    return Sealed() if name == "private" else Columns()
+
+
+def _blocks(width: int) -> list[tuple[int, slice]]:
+    """Columns of labels by ciphertext: at most as many as a ring element has coefficients."""
+    return list(enumerate(pieces(width, product.RING)))
+
+
+def place(names: Iterable[str], group: Group) -> dict[str, np.ndarray]:
+    """Where each party's rows stand in the graph: one after another, in the order of names."""
+    starts, at = {}, 0
+    for name in names:
+        starts[name] = np.arange(at, at + group.counts[name])
+        at += group.counts[name]
+    return starts
+
+
+@dataclass(frozen=True)
+class Columns(SubProtocol):
+    """The paper's way: labelled columns of S to their owners, and masked sums."""
+
+    name = "paper"
+    begun = "nothing: empty"
+
+    # ------------------------------------------------------------ client
+
+    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
+        """Keep the label matrix, a row of 0 and 1 for each labelled row, until the columns come. It has a block of columns for each
+        set of labels that is propagated: all of them, or all and then those that are not hidden."""
+        client.memory["labels"] = dict(Y=Y, rows=group.counts[client.name], alpha=alpha, round=group.round)
+        return {}
 
     @step(reveals=dict(rows=ROWS))
-    def contribute(self, client: Client, columns: dict, counts: dict, classes: np.ndarray, total: int, parties: dict, round: int,
-                   attempt: int) -> dict:  # fmt: skip
-        """Lines 12–14, with the columns of every candidate graph. `classes`: label counts that divide the columns of Y."""
+    def contribute(
+        self, client: Client, columns: dict, counts: dict, total: int, parties: dict, round: int, attempt: int
+    ) -> dict:
+        """Lines 12–14, with the columns of every candidate graph."""
         own = _labels(client, round)
         require_count(client, counts, own["rows"])
         fixed.label_headroom(total, own["alpha"])
-        Y = own["Y"] / np.maximum(classes, 1) if len(classes) else own["Y"]
+        Y = own["Y"]
         shape = (sum(counts.values()), len(Y))
         if any(S.shape != shape for S in columns.values()):
             raise Mistake(f"the columns that came for {client.name} are not {shape[0]} × {shape[1]}: start a new session.")
@@ -91,8 +196,8 @@ class Columns(SubProtocol):
         width = own[client.name].shape[1]
         return dict(rows=sums.row_shares(client.name, secrets, occasion, sizes, width, lambda owner, rows: own[owner][rows]))
 
-    def open(self, client: Client, rows: np.ndarray, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
-        """Line 14: this client's own rows of Z."""
+    def open(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
+        """Line 14: this client's own rows of Z, a block of columns for each graph."""
         _labels(client, round)
         occasion = session.finish(client, "rows", round, attempt, parties)
         own = client.memory["spread"]
@@ -103,9 +208,12 @@ class Columns(SubProtocol):
 
     # ------------------------------------------------------------ server
 
-    def run(self, server: Server, group: Group, S: Mapping[str, dict[int, np.ndarray]], classes: np.ndarray,
-            width: int) -> MaskedRows:  # fmt: skip
-        """From the labelled columns of S, by owner and candidate graph, to everybody's masked rows of Z, `width` columns each.
+    def form(self, width: int) -> Form:
+        """What `begin` made must be."""
+        return {}
+
+    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int) -> Spread:
+        """From the labelled columns of S, by owner and candidate graph, to everybody's masked rows of Z: `width` columns for each graph.
 
         A client lost here leaves the graph as it is and its labels out: the sums begin again with fresh masks.
         """
@@ -116,16 +224,17 @@ class Columns(SubProtocol):
             session.require_two(parties)
             ids = {group.ids[name]: name for name in parties}
             told: dict[str, Any] = dict(parties=session.numbered(parties), round=group.round, attempt=attempt)
-            form = _forms({name: Array("uint64", (counts[name], width)) for name in parties})
+            columns = width * len(next(iter(S.values())))
+            form = _forms({name: Array("uint64", (counts[name], columns)) for name in parties})
             if attempt:
                 replies = server.ask(self.again, to=list(ids), form=form, **told)
             else:
                 each = {id: dict(columns=S[name]) for id, name in ids.items()}
-                replies = server.ask(self.contribute, each=each, form=form, counts=counts, classes=classes, total=labels, **told)
+                replies = server.ask(self.contribute, each=each, form=form, counts=counts, total=labels, **told)
             if len(replies) == len(parties):
                 occasion = Occasion("", b"", b"", "rows", group.round, attempt, tuple(sorted(parties)))
                 rows = sums.row_totals({ids[id]: reply["rows"] for id, reply in replies.items()}, occasion)
-                return MaskedRows(occasion.parties, group.round, attempt, rows)
+                return Spread(occasion.parties, group.round, attempt, rows)
             parties, attempt = [ids[id] for id in replies], attempt + 1
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,8 @@ from grapevine.core.reply import Array, Form, form_of
 from grapevine.crypto import session
 from grapevine.crypto.hamming import Group, Psm, SecureHamming, protocol
 from grapevine.crypto.session import TooFew
+from grapevine.crypto.spread import Columns, Sealed
+from grapevine.crypto.spread import protocol as spread_protocol
 from grapevine.data.augment import Views
 from grapevine.learn import average, bases, initial, passes, streams, train
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
@@ -44,7 +45,7 @@ from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
 INITS = ("supervised", "contrastive", "pretrained", "random")
 KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
-CLASSES = "alone nothing: masked; all parties' together give how many rows each class has"
+COUNTS = "alone nothing: masked, and empty unless preset=code; all parties' together give how many labels each class has"
 UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like)
 
 
@@ -60,6 +61,9 @@ class XCLP(Method):
     neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
     bits: int = param(4096, "L", "bits of a hash", least=1, most=2**15 - 1)
     hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain", named=protocol)
+    spread: Sealed | Columns = param(
+        Sealed(), "", "how labels reach their rows: private, or paper (leaks)", named=spread_protocol
+    )
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train", least=0)
     init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random", choices=INITS)
@@ -77,10 +81,7 @@ class XCLP(Method):
     @cached_property
     def xclp(self) -> CrossClientPropagation:
         """Algorithm 1, whose settings are fields of this method."""
-        return CrossClientPropagation(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, reproducible=True)
-
-    def steps(self, prefix: str = "") -> dict[str, MethodType]:
-        return super().steps(prefix) | self.xclp.spread.steps(f"{prefix}spread.")
+        return CrossClientPropagation(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, True, self.spread)
 
     def first_stage(self, rounds: int) -> int:
         """The rounds before the first XCLP: none if the first weights need no training."""
@@ -120,13 +121,19 @@ class XCLP(Method):
         labels, others = len(client.data.labelled), len(client.data.unlabelled)
         return dict(offer=session.offer(client, session_id), rows=labels + others, labels=labels)
 
-    @step(reveals=dict(letters=session.LETTERS))
+    @step(reveals=dict(letters=session.LETTERS, counts=COUNTS))
     def meet(self, client: Client, offers: dict) -> dict:
-        return dict(letters=session.meet(client, offers))
+        """The seed, sealed; with preset=code the label counts, masked: they are summed this once, over all clients. Summed over
+        each round's clients, they would give away every client's by subtraction."""
+        letters = session.meet(client, offers)
+        counts = torch.bincount(client.data.labelled.y, minlength=len(client.data.classes)).numpy()
+        masked = session.masked(client, "label counts", 0, 0, offers, counts if self.preset == "code" else counts[:0])
+        return dict(letters=letters, counts=masked)
 
     @step
-    def learn_seed(self, client: Client, letters: dict) -> dict:
+    def learn_seed(self, client: Client, letters: dict, counts: np.ndarray) -> dict:
         session.learn_seed(client, letters)
+        client.memory["label_counts"] = counts
         return {}
 
     @step(
@@ -161,40 +168,39 @@ class XCLP(Method):
     def answer_prelude(self, client: Client, preludes: dict) -> dict:
         return dict(prelude=self.hamming.answer_prelude(client, preludes))
 
-    @step(reveals=dict(REVEALS, classes=CLASSES))
+    @step(reveals=REVEALS)
     def embed(self, client: Client, weights: dict, round: int, counts: dict, roster: dict, preludes: dict) -> dict:
-        """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes. preset=code: and masked label counts."""
+        """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes, and labels sealed."""
         group = Group({}, counts, self.bits, round, tuple(roster))
         Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
-        return self.xclp.share(client, self.features(client, weights, round), Y, group, preludes, weigh=self.preset == "code")
-
-    @step(reveals=dict(counts=CLASSES))
-    def count(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int, trainers: dict) -> dict:
-        """preset=code: masked class counts of true and pseudo-labels, for the class weights."""
-        self._receive(client, rows, parties, round, attempt)
-        y = torch.cat([client.data.labelled.y, client.memory["pseudo"]["labels"]])
-        counts = torch.bincount(y[y >= 0], minlength=len(client.data.classes)).numpy()
-        return dict(counts=session.masked(client, "classes", round, attempt, trainers, counts))
+        return self.xclp.share(client, self.features(client, weights, round), Y, group, preludes)
 
     @step(**UPDATE)
-    def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: np.ndarray, parties: dict,
-              attempt: int, class_weight: torch.Tensor) -> dict:  # fmt: skip
-        """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ). After `count` the rows are here already."""
-        if rows.shape[1]:
-            self._receive(client, rows, parties, round, attempt)
+    def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: Any, parties: dict,
+              attempt: int) -> dict:  # fmt: skip
+        """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ)."""
+        self._receive(client, rows, parties, round, attempt)
         found = client.memory["pseudo"]
         labels, confidence = found["labels"], found["confidence"]
         client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
         told = dict(weights=weights, control=control, lr=lr, round=round)
-        return self.update(client, told, labels, confidence, class_weight if len(class_weight) else None)
+        return self.update(client, told, labels, confidence, self._class_weight(client))
 
     def update(self, client: Client, told: dict, *labels: Any) -> dict:
         """ClientUpdate in two streams: labels, confidences, and perhaps weights of the classes."""
         return streams.update(self, client, told, *labels)
 
-    def _receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> None:
+    def _class_weight(self, client: Client) -> torch.Tensor | None:
+        """preset=code: (N/C) / count_c of all clients' true labels."""
+        if self.preset != "code":
+            return None
+        counts = torch.from_numpy(client.memory["label_counts"]).float()
+        return counts.sum() / len(counts) / counts.clamp(min=1)
+
+    def _receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> None:
         """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
-        Z = self.xclp.receive(client, rows, parties, round, attempt)[len(client.data.labelled) :]
+        counts = client.memory["label_counts"] if self.preset == "code" else None
+        Z = self.xclp.receive(client, rows, parties, round, attempt, counts)[len(client.data.labelled) :]
         labels, confidence = self.xclp.labels(Z, len(parties))
         if self.preset == "code" and confidence.max(initial=0.0) > 0:
             confidence = confidence / confidence.max()
@@ -214,9 +220,15 @@ class XCLP(Method):
         """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
         said = server.ask(self.keys, session_id=f"seed {server.seed}")
         offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
-        met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(letters=session.letters_form(offers, id)))
+        C = len(server.classes) if self.preset == "code" else 0
+        met = server.ask(self.meet, to=said, offers=offers,
+                         form=lambda id: dict(letters=session.letters_form(offers, id), counts=Array("uint64", (C,))))  # fmt: skip
         letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})
-        ready = server.ask(self.learn_seed, each=letters)
+        counts = np.ones(C)  # if a client was lost on the way, the sum cannot be opened: all classes count alike
+        if set(met) == set(said):
+            shares = {party_name(id): reply["counts"] for id, reply in met.items()}
+            counts = session.opened("label counts", 0, 0, offers, shares).astype(np.float64)
+        ready = server.ask(self.learn_seed, each=letters, counts=counts)
         labels = {id: said[id]["labels"] for id in ready}
         bases.check_labelled(self, labels)
         first = dict(bases.first_state(server, self.base), weights=self.first_weights(server), projector={})
@@ -272,28 +284,11 @@ class XCLP(Method):
         group = Group(ids, counts, self.bits, round, tuple(sorted(party_name(id) for id in state["rows"])))
         told = dict(weights=state["weights"], round=round, preludes=self._preludes(server, G))
         everybody: dict[Id, dict] = {id: {} for id in G}
-        C, weigh = len(server.classes), self.preset == "code"
-        masked = self.xclp.run(server, group, self.embed, everybody, C, weigh, **told).masked  # lines 4–7
-        rows = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties if ids[name] in P}
-        class_weight = torch.empty(0)
-        if self.preset == "code" and len(rows) > 1:  # a sum over one party would tell its counts
-            class_weight, rows = self._class_weight(server, rows, masked.told)
+        spread = self.xclp.run(server, group, self.embed, everybody, len(server.classes), **told).spread  # lines 4–7
+        rows = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties if ids[name] in P}
         control = bases.control(state, self.base, rows)
         each = {id: rows[id] | control[id] for id in rows}
-        return server.ask(self.train, each=each, weights=state["weights"], lr=lr, class_weight=class_weight, **masked.told)
-
-    def _class_weight(self, server: Server, rows: dict[Id, dict], told: dict[str, Any]) -> tuple[torch.Tensor, dict[Id, dict]]:
-        """Class weights from everybody's labels, summed; if a client was lost, all classes count alike (empty). The clients have
-        their rows then, and get none with `train`."""
-        trainers = {party_name(id): 0 for id in rows}
-        form = dict(counts=Array("uint64", (len(server.classes),)))
-        counted = server.ask(self.count, each=rows, form=lambda id: form, trainers=trainers, **told)
-        weight, here = np.empty(0), {id: dict(rows=np.empty((0, 0), np.uint64)) for id in counted}
-        if set(counted) == set(rows):
-            shares = {party_name(id): reply["counts"] for id, reply in counted.items()}
-            counts = session.opened("classes", told["round"], told["attempt"], trainers, shares).astype(np.float64)
-            weight = counts.sum() / max(len(counts), 1) / np.maximum(counts, 1)
-        return torch.from_numpy(weight).float(), here
+        return server.ask(self.train, each=each, weights=state["weights"], lr=lr, **spread.told)
 
     def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
         if not self.hamming.has_prelude:

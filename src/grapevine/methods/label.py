@@ -5,10 +5,9 @@
     2  meet                      line 1                               sealed seed; masked feature moments
     +1 moments                                                        the same under fresh masks, only after a party was lost
     3  share                     lines 2–5                            its part of SecureHamming; its own block of H; which rows
-                                                                      are labelled
+                                                                      are labelled; its labels, encrypted
     +2 xclp.hamming.*            line 5                               mlwe, paillier and ot only
-    4  xclp.spread.contribute    lines 11–14 (6–10 at the server)     masked contributions to the others' rows
-    5  receive                   lines 14–16                          masked hits on its hidden labels; nothing else
+    4  receive                   lines 14–16 (6–14 at the server)     masked hits on its hidden labels; nothing else
 
 The estimate: a fifth of the known labels is hidden in a second solve of the same graph, and hits are summed securely.
 """
@@ -109,16 +108,16 @@ class Label(Method):
         group = Group({}, counts, self.xclp.bits, 0, tuple(roster))
         y = labels(client)
         known = y[y >= 0]
-        Y = graph.label_matrix(known, len(client.memory["classes"])) * self._class_weights(client)
+        Y = graph.label_matrix(known, len(client.memory["classes"]))
         if self.expected:
             client.memory["hidden"] = self.hide(client, known)
             Y = np.concatenate([Y, Y * ~client.memory["hidden"][:, None]], 1)
         return self.xclp.share(client, self.prepared(client), Y, group, preludes)
 
     @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were found again"))
-    def receive(self, client: Client, rows: np.ndarray, parties: dict, round: int, attempt: int) -> dict:
-        """Exchange 5 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
-        Z = self.xclp.receive(client, rows, parties, round, attempt)
+    def receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> dict:
+        """Exchange 4 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
+        Z = self.xclp.receive(client, rows, parties, round, attempt, self._label_counts(client))
         C, K = len(client.memory["classes"]), len(self.xclp.candidates)
         per = Z.reshape(len(Z), K, 1 + self.expected, C)  # row, candidate, all labels or visible ones, class
         client.memory["scores"] = np.ascontiguousarray(per[:, :, 0])
@@ -196,12 +195,9 @@ class Label(Method):
             V = np.where(np.isfinite(V), V, mean)
         return (V - mean) / std if self.scale == "standard" else V
 
-    def _class_weights(self, client: Client) -> np.ndarray | float:
-        """The code preset divides the columns of Y by the classes' label counts."""
-        if self.xclp.preset != "code":
-            return 1.0
-        counts = client.memory["moments"][-len(client.memory["classes"]) :]
-        return 1.0 / np.maximum(counts, 1.0)
+    def _label_counts(self, client: Client) -> np.ndarray | None:
+        """Of each class over all parties, for the code preset, which weighs labels by them."""
+        return client.memory["moments"][-len(client.memory["classes"]) :] if self.xclp.preset == "code" else None
 
     # ------------------------------------------------------------ server
 
@@ -247,8 +243,8 @@ class Label(Method):
         return dict(about, layout=layout.smooth(found.graphs[about["neighbours"]]), rows={n: counts[n] for n in found.names})
 
     def _conclude(self, server: Server, ids: Mapping[str, Id], found: Propagated, classes: list[str]) -> dict:
-        """Exchange 5; the estimate from the summed hits, and with several candidates the choice between them."""
-        masked, K = found.masked, len(self.xclp.candidates)
+        """Exchange 4; the estimate from the summed hits, and with several candidates the choice between them."""
+        masked, K = found.spread, len(self.xclp.candidates)
         hits = dict(hits=Array("uint64", (K * (3 + 2 * BINS),))) if self.expected else {}
         each = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties}
         replies = server.ask(self.receive, each=each, form=lambda id: hits, **masked.told)

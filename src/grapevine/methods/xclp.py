@@ -32,7 +32,8 @@ from grapevine.core.server import Forms
 from grapevine.crypto import fixed, session
 from grapevine.crypto.hamming import Group, Mlwe, SecureHamming
 from grapevine.crypto.session import TooFew, require_two
-from grapevine.crypto.spread import Columns, MaskedRows, require_count
+from grapevine.crypto.spread import Columns, Sealed, Spread, place, require_count
+from grapevine.crypto.spread import protocol as spread_protocol
 
 CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
 TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
@@ -41,6 +42,7 @@ REVEALS: dict[str, Any] = dict(
     own="the Hamming distances among this party's own rows: how near its rows are to each other",
     labelled="which rows are labelled, not their labels",
     blank="which rows are all zeros, and so have no direction",
+    spread=lambda method: method.xclp.spread.begun,
 )
 """What `share` tells, for the steps that send it: those of a method with Algorithm 1 as `xclp`."""
 
@@ -53,11 +55,11 @@ def _public_planes(secret: bytes, bits: int, d: int, info: bytes, tight_frame: b
 
 @dataclass(frozen=True)
 class Propagated:
-    """What Algorithm 1 leaves at the server: who is in the graph, the graph for each candidate k, everybody's rows, masked."""
+    """What Algorithm 1 leaves at the server: who is in the graph, the graph for each candidate k, everybody's rows, sealed."""
 
     names: list[str]
     graphs: dict[int, sparse.csr_array]
-    masked: MaskedRows
+    spread: Spread
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ class CrossClientPropagation(SubProtocol):
     alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     reproducible: bool = param(False, "", "hyperplanes from the run's seed: they repeat, and are not secret")
-    spread: Columns = Columns()
+    spread: Sealed | Columns = param(
+        Sealed(), "", "how labels reach their rows: private, or paper (leaks)", named=spread_protocol
+    )
 
     @property
     def candidates(self) -> tuple[int, ...]:
@@ -80,12 +84,9 @@ class CrossClientPropagation(SubProtocol):
 
     # ------------------------------------------------------------ client
 
-    def share(self, client: Client, V: np.ndarray, Y: np.ndarray, group: Group, preludes: Mapping[str, dict],
-              weigh: bool = False) -> dict:  # fmt: skip
-        """Lines 2–5: hash the rows V, of which the first len(Y) are labelled, and send this client's part of SecureHamming.
-
-        `weigh`: the columns of Y are to be divided by their classes' label counts; masked, they go along.
-        """
+    def share(self, client: Client, V: np.ndarray, Y: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
+        """Lines 2–5: hash the rows V, of which the first len(Y) are labelled, and send this client's part of SecureHamming; and
+        what the spread needs of the labels Y, rows of 0 and 1."""
         require_count(client, group.counts, len(V))
         secret, info = session.hash_secret(client, self.reproducible)
         make = _public_planes if self.reproducible and client.common_seed else graph.hyperplanes
@@ -93,17 +94,17 @@ class CrossClientPropagation(SubProtocol):
         bits = graph.hash_bits(V, planes)  # line 4
         client.meter.add(2 * V.size * self.bits)
         first = self.hamming.begin(client, bits, group, preludes)  # line 5
-        self.spread.begin(client, Y, len(V), self.alpha, group.round)
+        spread = self.spread.begin(client, Y, self.alpha, group)
         # Within a client there is nothing to hide from itself: it sends its own block of H.
         own = graph.hamming(bits, bits).astype(np.uint16)
-        reply = dict(first=first, own=own, labelled=np.arange(len(V)) < len(Y), blank=~(V != 0).any(1))
-        if weigh:
-            reply["classes"] = session.masked(client, "labels", group.round, 0, group.counts, Y.sum(0))
-        return reply
+        return dict(first=first, own=own, labelled=np.arange(len(V)) < len(Y), blank=~(V != 0).any(1), spread=spread)
 
-    def receive(self, client: Client, rows: np.ndarray, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
-        """Line 14: this client's own rows of Z, a block of columns for each candidate k."""
-        return self.spread.open(client, rows, parties, round, attempt)
+    def receive(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int,
+                counts: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
+        """Line 14: this client's own rows of Z, a block of columns for each candidate k. With `counts`, labels of each class in
+        all, a class's labels weigh 1 / their number: what the authors' code does with Y does the same to Z."""
+        Z = self.spread.open(client, rows, parties, round, attempt)
+        return Z if counts is None else Z / np.tile(np.maximum(counts, 1.0), Z.shape[1] // len(counts))
 
     def labels(self, Z: np.ndarray, parties: int) -> tuple[np.ndarray, np.ndarray]:
         """Lines 15–16. What fixed point cannot tell from 0 is no label."""
@@ -111,12 +112,12 @@ class CrossClientPropagation(SubProtocol):
 
     # ------------------------------------------------------------ server
 
-    def run(self, server: Server, group: Group, share: Callable, each: Mapping[Id, dict], width: int, weigh: bool = False,
+    def run(self, server: Server, group: Group, share: Callable, each: Mapping[Id, dict], width: int,
             **same: Any) -> Propagated:  # fmt: skip
         """Algorithm 1. The method's step `share`, told `each` and `same`, answers with what `share` above makes; Y has `width`
         columns."""
         told = dict(same, counts=group.counts, roster={name: 0 for name in group.roster})
-        form = self._forms(group, width if weigh else None)
+        form = self._forms(group, width)
         shares = session.named(server.ask(share, each=each, form=form, **told), "propagation")  # lines 2–4
         firsts = {name: reply["first"] for name, reply in shares.items()}
         present, blocks = self.hamming.finish(server, group, firsts)  # line 5: H, block by block and never as a whole
@@ -125,18 +126,17 @@ class CrossClientPropagation(SubProtocol):
         A = graph.cosine(H, self.bits)  # line 6, of the entries that line 7 may keep
         W = {k: graph.graph(near[:, :k], A[:, :k], len(near), preset=self.preset) for k in self.candidates}  # lines 7–9
         S = self._influence(W, group, {name: shares[name]["labelled"] for name in names})  # line 10
-        classes = _label_counts(group, shares) if weigh else np.empty(0)
-        masked = self.spread.run(server, group, S, classes, width * len(W))  # lines 11–14
-        return Propagated(names, W, masked)  # lines 14–16 are the clients': `receive`, `labels`
+        begun = {name: shares[name]["spread"] for name in names}
+        spread = self.spread.run(server, group, S, begun, width)  # lines 11–14
+        return Propagated(names, W, spread)  # lines 14–16 are the clients': `receive`, `labels`
 
-    def _forms(self, group: Group, classes: int | None) -> Forms:
+    def _forms(self, group: Group, width: int) -> Forms:
         """What a client's share must be."""
 
         def form(id: Id) -> dict:
             n = group.counts[party_name(id)]
             rows = dict(own=Array("uint16", (n, n), most=self.bits), labelled=Array("bool", (n,)), blank=Array("bool", (n,)))
-            counts = {} if classes is None else dict(classes=Array("uint64", (classes,)))
-            return dict(rows, first=self.hamming.form(group, party_name(id)), **counts)
+            return dict(rows, first=self.hamming.form(group, party_name(id)), spread=self.spread.form(width))
 
         return form
 
@@ -167,20 +167,3 @@ class CrossClientPropagation(SubProtocol):
                 at += len(ids)
         ends = np.cumsum([len(columns) for columns in wanted])
         return {name: {k: S[k][:, end - len(own) : end] for k in S} for name, own, end in zip(labelled, wanted, ends)}
-
-
-def _label_counts(group: Group, shares: Mapping[str, dict]) -> np.ndarray:
-    """Labels of each class in all. If a party was lost the sum cannot be opened, and none is given: all classes count alike."""
-    if set(shares) != set(group.counts):
-        return np.empty(0)
-    counts = {name: reply["classes"] for name, reply in shares.items()}
-    return session.opened("labels", group.round, 0, group.counts, counts).astype(np.float64)
-
-
-def place(names: Iterable[str], group: Group) -> dict[str, np.ndarray]:
-    """Where each party's rows stand in the graph: one after another, in the order of names."""
-    starts, at = {}, 0
-    for name in names:
-        starts[name] = np.arange(at, at + group.counts[name])
-        at += group.counts[name]
-    return starts

@@ -1,0 +1,211 @@
+"""The server's matrix times the parties' labels, and every party gets its own rows: the arithmetic, without any networking.
+
+The parties hold the rows of a label matrix Y (L labelled rows, c columns of 0 and 1), the server holds S (whole numbers, a row
+for every row of every party, a column for every labelled row). Party j gets Z_j = S_j Y for its own rows, and nobody gets more.
+
+    party i                                     server                                     party j
+    -------                                     ------                                     -------
+    s      ternary, from the seed that all parties share and the server lacks
+    b_l  = <a_l, s> + e_l + (q/t) Y_l           for every labelled row l of i; the a_l come from a public seed
+    p    = A_0 s + e_0                          the public key
+             -- b_l, p -->                      for rows r_0, r_1, … of j that share a ciphertext, c coefficients each:
+                                                  (u, v)  = sum_k x^(ck) sum_l S[r_k, l] (a_l, b_l)
+                                                  (u, v) += (A_0^T w + e_1, p^T w)         an encryption of zero
+                                                  v      += flood                          unused coefficients are drawn anew
+                                                             -- u, v, rounded -->          Z = round((v - <u, s>) t / q)
+
+Parameters (derived in docs/mlwe-parameters.md): ring Z_q[x]/(x^512 + 1), rank 9, q = 2^96 in four limbs of 24 bits, ternary
+secrets, errors of standard deviation 3.2, t = 2^16. Every row of S is scaled so that it sums to at most t - 1, which bounds Z:
+labels and normalised scores do not depend on a row's scale, and j learns no magnitudes.
+
+Security claim, for honest-but-curious parties:
+- the server learns nothing of Y but its size. Assumption: module-LWE with these parameters; no party tells it the shared seed.
+- party j learns Z_j, its own rows up to their scale, and nothing more of S or Y: u is hidden by the encryption of zero
+  (module-LWE with the server's secret w), the error, which depends on S, by the flood (statistical distance 2^-49 for 500 rows
+  and 60 columns; `flood_distance`).
+- party i learns nothing of others: their ciphertexts go to the server alone, over TLS.
+Collusion: the server and any one party together know s and S, and read all labels. They could from Z and S alone, by solving the
+equations; label differential privacy covers both. Not covered: a server or a party that does not follow the protocol.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from grapevine.core.errors import Mistake
+from grapevine.crypto.lattice import EXACT, SIGMA, convolve, gauss, ternary
+from grapevine.crypto.stream import Stream, context
+
+RING, RANK = 512, 9
+LIMB, LIMBS = 24, 4  # q = 2^96
+FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
+BYTES = LIMB * LIMBS // 8  # of a value mod q
+T_BITS = 16
+MOST = (1 << T_BITS) - 1  # what a row of S may sum to
+FLOOD_BITS = 75  # the flood is the sum of three uniform integers of this many bits: 3/32 of the rounding margin q/2t
+KEPT = 24  # top bits of a returned coefficient that travel
+MASK = (1 << LIMB) - 1
+
+
+def scaled(S: np.ndarray) -> np.ndarray:
+    """Rows of S as whole numbers that sum to at most MOST, each row by its own scale. A row of zeros stays."""
+    S = np.maximum(S, 0.0)
+    total = S.sum(1, keepdims=True)
+    return np.floor(S * (MOST / np.where(total > 0, total, 1.0)))
+
+
+def rows_per_ciphertext(columns: int) -> int:
+    if not 1 <= columns <= RING:
+        raise Mistake(
+            f"{columns} columns of labels do not fit one ciphertext: at most {RING} do, so take fewer classes or folds."
+        )
+    return RING // columns
+
+
+def secret_key(seed: bytes, info: bytes) -> np.ndarray:
+    """s, the same at every party."""
+    return ternary(Stream(seed, context("product key") + info), (RANK, RING))
+
+
+# ---- a party ----
+
+
+def public_key(public: bytes, s: np.ndarray, stream: Stream) -> np.ndarray:
+    """p = A_0 s + e_0: (RANK, RING, BYTES)."""
+    limbs = _inner(public, "key", RANK, s)
+    limbs[0] += gauss(stream, limbs[0].shape)
+    return to_wire(limbs)
+
+
+def encrypt(public: bytes, whose: str, s: np.ndarray, Y: np.ndarray, stream: Stream) -> np.ndarray:
+    """b_l for a party's labelled rows: (L_i, RING, BYTES). `whose` names the party, and with it the a_l."""
+    limbs = _inner(public, f"rows of {whose}", len(Y), s)
+    limbs[0] += gauss(stream, limbs[0].shape)
+    limbs[-1, :, : Y.shape[1]] += Y.astype(np.int64) << (LIMB - T_BITS)
+    return to_wire(limbs)
+
+
+def decrypt(s: np.ndarray, u: np.ndarray, v: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """A party's own rows of Z: int64 (rows, columns)."""
+    inner = convolve(from_wire(u, KEPT // 8)[0], s[:, None])[:, 0]
+    step = KEPT - T_BITS
+    values = from_wire(v, KEPT // 8)[0].astype(np.int64) - inner + (1 << (step - 1)) >> step & MOST
+    per = rows_per_ciphertext(columns)
+    return values[:, : per * columns].reshape(-1, columns)[:rows]
+
+
+def _inner(public: bytes, label: str, count: int, s: np.ndarray) -> np.ndarray:
+    """<a, s> limb by limb: int64 (LIMBS, count, RING)."""
+    return np.stack([convolve(_expand(public, label, limb, count), s[:, None])[:, 0] for limb in range(LIMBS)])
+
+
+# ---- the server ----
+
+
+def evaluate(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
+             stream: Stream) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """(u, v) for one party's rows of S (whole numbers, `scaled`), whose columns are the parties' labelled rows in order."""
+    out = _rounded(hidden(public, bodies, key, S, columns, stream))
+    return out[:, :RANK], out[:, RANK]
+
+
+def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
+           stream: Stream) -> np.ndarray:  # fmt: skip
+    """(u, v) before they are rounded: int64 (LIMBS, ciphertexts, RANK + 1, RING)."""
+    per = rows_per_ciphertext(columns)
+    count = -(-len(S) // per)
+    rows = np.zeros((count * per, S.shape[1]))
+    rows[: len(S)] = S
+    rows = rows.reshape(count, per, -1)
+    sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
+    assert MOST << LIMB <= EXACT  # a row's entries sum to at most MOST, so its products do to MOST · 2^LIMB
+    for limb in range(LIMBS):
+        a = np.concatenate([_expand(public, f"rows of {name}", limb, len(body)) for name, body in bodies.items()])
+        b = np.concatenate([from_wire(body)[limb] for body in bodies.values()])
+        both = np.concatenate([a, b[:, None]], 1).reshape(len(b), -1)
+        for k in range(per):
+            part = (rows[:, k] @ both).astype(np.int64).reshape(count, RANK + 1, RING)
+            sums[limb] += _shift(part, columns * k)
+    _add_zero(public, key, sums, stream)
+    _add_flood(sums[:, :, RANK], per * columns, stream)
+    return sums
+
+
+def _add_zero(public: bytes, key: np.ndarray, sums: np.ndarray, stream: Stream) -> None:
+    """An encryption of zero under p. Without it u is a public function of S, and j, who knows the a_l, solves for it."""
+    w = ternary(stream, (sums.shape[1], RANK, RING)).astype(np.float64)
+    p = from_wire(key)
+    for limb in range(LIMBS):
+        sums[limb] += convolve(w, np.concatenate([_expand(public, "key", limb, RANK), p[limb][:, None]], 1))
+    sums[0, :, :RANK] += gauss(stream, sums[0, :, :RANK].shape)
+
+
+def _add_flood(body: np.ndarray, used: int, stream: Stream) -> None:
+    """Three uniform integers of FLOOD_BITS bits, less their mean, on every coefficient; what carries no score is drawn anew."""
+    for limb in range(LIMBS):
+        bits = min(LIMB, FLOOD_BITS - LIMB * limb)
+        body[limb] += (stream.array((3, *body[limb].shape), "uint32") >> np.uint32(32 - bits)).astype(np.int64).sum(0)
+    body[-1] -= 3 << (FLOOD_BITS - 1 - LIMB * (LIMBS - 1))
+    free = body[..., used:]
+    free[...] = stream.array(free.shape, "uint32").astype(np.int64)
+
+
+def _shift(values: np.ndarray, by: int) -> np.ndarray:
+    """x^by times polynomials mod x^RING + 1."""
+    return np.concatenate([-values[..., RING - by :], values[..., : RING - by]], -1) if by else values
+
+
+def _rounded(sums: np.ndarray) -> np.ndarray:
+    """The top KEPT bits of each value mod q, rounded to nearest, as bytes."""
+    limbs = _carried(sums)
+    top = (limbs[-1] << LIMB) + limbs[-2] + (1 << (2 * LIMB - KEPT - 1)) >> (2 * LIMB - KEPT)
+    return np.ascontiguousarray(top, "<i8")[..., None].view(np.uint8)[..., : KEPT // 8]
+
+
+# ---- values mod q ----
+
+
+def _expand(public: bytes, label: str, limb: int, count: int) -> np.ndarray:
+    """One limb of public uniform values out of the seed: float64 (count, RANK, RING)."""
+    words = Stream(public, context(f"product {label}", limb=limb)).array((count, RANK, RING), "uint32")
+    return (words >> np.uint32(32 - LIMB)).astype(np.float64)
+
+
+def _carried(limbs: np.ndarray) -> np.ndarray:
+    """Limbs below 2^LIMB, of the same values mod q."""
+    out, carry = np.empty_like(limbs), np.zeros_like(limbs[0])
+    for i, limb in enumerate(limbs):
+        value = limb + carry
+        out[i], carry = value & MASK, value >> LIMB
+    return out
+
+
+def to_wire(limbs: np.ndarray) -> np.ndarray:
+    values = np.ascontiguousarray(np.moveaxis(_carried(limbs), 0, -1), "<i8")
+    return np.ascontiguousarray(values[..., None].view(np.uint8)[..., : LIMB // 8]).reshape(*values.shape[:-1], BYTES)
+
+
+def from_wire(data: np.ndarray, width: int = BYTES) -> np.ndarray:
+    """Limbs first, float64; `width` bytes a value."""
+    padded = np.zeros((*data.shape[:-1], width * 8 // LIMB, 4), np.uint8)
+    padded[..., : LIMB // 8] = data.reshape(padded.shape[:-1] + (LIMB // 8,))
+    return np.moveaxis(padded.view("<u4")[..., 0], -1, 0).astype(np.float64)
+
+
+def sizes(labelled: int, rows: int, columns: int) -> dict[str, int]:
+    """Bytes of a party: `up` (its labels and the key), `down` (its own rows)."""
+    ciphertexts = -(-rows // rows_per_ciphertext(columns))
+    return dict(up=BYTES * RING * (labelled + RANK), down=ciphertexts * (RANK + 1) * RING * KEPT // 8)
+
+
+def error_sigma(norm: float) -> float:
+    """Standard deviation of a coefficient's error before the flood, for a row of S of this Euclidean norm."""
+    return SIGMA * math.sqrt(norm**2 + 2 * RING * RANK * 2 / 3)
+
+
+def flood_distance(rows: int, columns: int) -> float:
+    """log2 of the statistical distance between a party's view of the errors and one that ignores S, at the worst: every row of S
+    rests on one label. See docs/mlwe-parameters.md."""
+    return math.log2(error_sigma(MOST) * math.sqrt(rows * columns) * math.sqrt(FISHER) / 2) - FLOOD_BITS
