@@ -10,7 +10,7 @@ from grapevine import graph
 from grapevine.core import Client, Server, Transport, run_step, wire
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
-from grapevine.crypto import hamming
+from grapevine.crypto import hamming, spread
 from grapevine.crypto.stream import context, hkdf
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import CrossClientPropagation
@@ -52,9 +52,10 @@ def without_labels(parties, name):
     return dict(parties, **{name: (X, [None] * len(y))})
 
 
-def job(protocol="plain", bits=96, neighbours=4, alpha=0.9, preset="paper", reproducible=True, **settings):
+def job(protocol="plain", bits=96, neighbours=4, alpha=0.9, preset="paper", reproducible=True, way="paper", **settings):
     kind = hamming.protocol(protocol) if isinstance(protocol, str) else protocol
-    how = dict(bits=bits, neighbours=neighbours, alpha=alpha, preset=preset, reproducible=reproducible)
+    how = dict(bits=bits, neighbours=neighbours, alpha=alpha, preset=preset, reproducible=reproducible,
+               spread=spread.protocol(way))  # fmt: skip
     return Label(CrossClientPropagation(kind, **how), **settings)
 
 

@@ -84,7 +84,7 @@ STEPS = {
     "xclp.hamming.open": "masked distances opened",
     "xclp.hamming.transfer": "oblivious transfers",
     "xclp.hamming.receive": "oblivious transfers received",
-    "xclp.spread.contribute": "labels spread, masked",
+    "xclp.spread.contribute": "labels spread as in the paper, masked",
     "receive": "own rows unmasked",
     "choose": "number of neighbours chosen",
     "decide": "rows kept, mended or set aside",

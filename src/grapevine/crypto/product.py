@@ -116,9 +116,9 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
     """(u, v) before they are rounded: int64 (LIMBS, ciphertexts, RANK + 1, RING)."""
     per = rows_per_ciphertext(columns)
     count = -(-len(S) // per)
-    rows = np.zeros((count * per, S.shape[1]))
-    rows[: len(S)] = S
-    rows = rows.reshape(count, per, -1)
+    padded = np.zeros((count * per, S.shape[1]))
+    padded[: len(S)] = S
+    rows = padded.reshape(count, per, -1)
     sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
     assert MOST << LIMB <= EXACT  # a row's entries sum to at most MOST, so its products do to MOST · 2^LIMB
     for limb in range(LIMBS):

@@ -66,6 +66,7 @@ class Sealed(SubProtocol):
 
     name = "private"
     begun = "nothing: this party's labels, encrypted under a key that the parties share and the server lacks"
+    sent = begun
 
     # ------------------------------------------------------------ client
 
@@ -94,6 +95,17 @@ class Sealed(SubProtocol):
         return hashlib.sha256(info).digest(), product.secret_key(client.memory["seed"], info)
 
     # ------------------------------------------------------------ server
+
+    @staticmethod
+    def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
+        """What a party sends, with so many labels of its own."""
+        return len(_blocks(width)) * product.sizes(labels, 1, 1)["up"]
+
+    @staticmethod
+    def cpu_seconds(rows: int, labels: int, width: int) -> float:
+        """At the server, for one graph: products with the a_l, and an encryption of zero for every ciphertext."""
+        ciphertexts = rows * width / product.RING + len(_blocks(width))
+        return 4 * 5000 * (rows * labels + 2600 * ciphertexts) * 1e-10
 
     def form(self, width: int) -> Form:
         """What `begin` made must be."""
@@ -154,12 +166,13 @@ class Columns(SubProtocol):
 
     name = "paper"
     begun = "nothing: empty"
+    sent = ROWS
 
     # ------------------------------------------------------------ client
 
     def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
-        """Keep the label matrix, a row of 0 and 1 for each labelled row, until the columns come. It has a block of columns for each
-        set of labels that is propagated: all of them, or all and then those that are not hidden."""
+        """Keep the label matrix, a row of 0 and 1 for each labelled row, until the columns come. It has a block of columns for
+        each set of labels that is propagated: all of them, or all and then those that are not hidden."""
         client.memory["labels"] = dict(Y=Y, rows=group.counts[client.name], alpha=alpha, round=group.round)
         return {}
 
@@ -208,12 +221,21 @@ class Columns(SubProtocol):
 
     # ------------------------------------------------------------ server
 
+    @staticmethod
+    def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
+        """What a party sends: masked contributions to so many rows of others."""
+        return 8 * others * width * graphs
+
+    @staticmethod
+    def cpu_seconds(rows: int, labels: int, width: int) -> float:
+        return 2e-9 * rows * labels * width
+
     def form(self, width: int) -> Form:
         """What `begin` made must be."""
         return {}
 
     def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int) -> Spread:
-        """From the labelled columns of S, by owner and candidate graph, to everybody's masked rows of Z: `width` columns for each graph.
+        """From the labelled columns of S, by owner and graph, to everybody's masked rows of Z: `width` columns for each graph.
 
         A client lost here leaves the graph as it is and its labels out: the sums begin again with fresh masks.
         """

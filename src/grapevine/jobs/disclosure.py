@@ -13,7 +13,6 @@ from grapevine.core import Method, wire
 from grapevine.core.account import fields
 from grapevine.crypto import session
 from grapevine.crypto.hamming import SHARE, protocol
-from grapevine.crypto.spread import ROWS
 from grapevine.methods.gaussian import MOMENTS, numbers
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
@@ -48,9 +47,9 @@ def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
     """Who knows what at the end, if nobody colludes."""
     server = "The server learns how many rows each party has, which of them are labelled, the names of the classes, and the "
     server += "Hamming distances between all rows: how alike any two are, whoever holds them."
-    party = "A party learns the names of all classes, how many rows the others have, and through its columns of S which rows of "
-    party += "others lie near its own labelled ones."
-    out = [server, party]
+    out = [server, "A party learns the names of all classes and how many rows the others have."]
+    if method.xclp.spread.name == "paper":
+        out.append("A PARTY CAN WORK OUT THE OTHERS' LABELS from its columns of S: spread=paper is for comparison only.")
     if method.needs_moments:
         both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
@@ -132,7 +131,7 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
             ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['own']}; which are labelled"),
             ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
             ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
-            ("spread", "rows", 8 * (n - sizes[i]) * classes * solves * K, ROWS),
+            ("share", "spread", method.xclp.spread.bytes_up(labels, n - sizes[i], classes * solves, K), method.xclp.spread.sent),
             ("receive", "hits", (3 + 2 * BINS) * 8 * K if method.expected else 0, method.reveals("receive", "hits")),
         ]
         lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
@@ -142,4 +141,5 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
     # The columns of S by conjugate gradients, about 25 steps of each: all labelled rows, all candidates.
     labelled = sum(label is not None for party in group for label in party.labels)
     seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * labelled * K
+    seconds += method.xclp.spread.cpu_seconds(n, labelled, classes * solves) * K
     return lines, seconds, held + 450 * 2**20

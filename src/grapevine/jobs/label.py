@@ -15,7 +15,7 @@ import numpy as np
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
-from grapevine.crypto import sums
+from grapevine.crypto import spread, sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
@@ -50,7 +50,7 @@ def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None 
 def make_method(s: LabelSettings) -> Label:
     """What all parties agree on, as a method. 0 neighbours: several are tried."""
     k = 0 if s.neighbours == "auto" else int(s.neighbours)
-    xclp = CrossClientPropagation(protocol(s.secure), s.bits, k, s.alpha, s.preset, reproducible=s.seed is not None)
+    xclp = CrossClientPropagation(protocol(s.secure), s.bits, k, s.alpha, s.preset, s.seed is not None, spread.protocol(s.spread))
     return Label(xclp, s.scale, s.impute, s.groups)
 
 
@@ -76,6 +76,8 @@ def check(parties: Sequence[Party], method: Label) -> list[str]:
     if few:
         notes.append(few + ".")
     n, most = sum(len(party.x) for party in parties) // method.groups, max(method.xclp.candidates)
+    if method.xclp.spread.name == "paper":
+        notes.append("spread=paper is for comparison: any party can work out most of the others' labels from what it is sent.")
     if most >= n:
         notes.append(f"a row has {n - 1} others and {most} neighbours were asked for: all are neighbours.")
     return notes

@@ -82,6 +82,8 @@ class LabelSettings(Settings):
     bits: int = param(4096, "L", "Bits of a hash.", least=1, most=2**15 - 1)
     neighbours: int | str = param(10, "k", "Neighbours of a row; auto tries several.", least=1, words=("auto",), metavar="K|auto")
     alpha: float = param(0.99, "α", "How far labels spread, below 1.", least=0, below=1)
+    spread: str = param("private", "", "How labels reach rows: private, or paper (parties can read each other's labels).",
+                        choices=("private", "paper"))  # fmt: skip
     abstain: float = own(0.0, "Below this confidence a row gets no label.", least=0, most=1, metavar="CONFIDENCE")
     groups: int = param(1, "", "Label in N separate groups of parties: cheaper, less exact.", least=1, metavar="N")
     preset: str = param("code", "", "As the authors' code, or as the paper.", choices=("code", "paper"))

@@ -221,8 +221,8 @@ class XCLP(Method):
         said = server.ask(self.keys, session_id=f"seed {server.seed}")
         offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
         C = len(server.classes) if self.preset == "code" else 0
-        met = server.ask(self.meet, to=said, offers=offers,
-                         form=lambda id: dict(letters=session.letters_form(offers, id), counts=Array("uint64", (C,))))  # fmt: skip
+        form = dict(counts=Array("uint64", (C,)))
+        met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(form, letters=session.letters_form(offers, id)))
         letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})
         counts = np.ones(C)  # if a client was lost on the way, the sum cannot be opened: all classes count alike
         if set(met) == set(said):
