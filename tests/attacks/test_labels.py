@@ -1,4 +1,4 @@
-"""A curious party that follows the protocol, and wants the others' labels: with what it is sent, and with its own rows and scores.
+"""A curious party that follows the protocol, and wants the others' labels: with what it is sent, and its own rows and scores.
 
 As the paper spreads labels it succeeds (H1 of the threat model); as we do it has nothing to begin with.
 """
@@ -91,8 +91,8 @@ def test_the_papers_spread_shows_a_party_the_others_labels(parties):
 
 
 def test_the_private_spread_shows_it_nothing(parties):
-    """Nothing that reaches the party has an entry for its labelled rows and the others' rows, or is anything but bytes; and the same
-    attack with what it can make itself, the similarities among its own rows, guesses no better than the largest class."""
+    """Nothing that reaches the party has an entry for its labelled rows and the others' rows, or is anything but bytes; and the
+    same attack with what it can make itself, the similarities among its own rows, guesses no better than the largest class."""
     sent, scores = run(parties, "private")
     assert "xclp.spread.contribute" not in sent
     rows = sent["receive"]["rows"]

@@ -21,6 +21,8 @@ from labelling import (
 
 from grapevine import graph
 from grapevine.crypto import hamming
+from grapevine.crypto.agreement import AgreementError
+from grapevine.crypto.secure import Group
 from grapevine.crypto.stream import context, hkdf
 from grapevine.methods.xclp import CANDIDATES
 
@@ -174,3 +176,36 @@ def test_pairs_of_names_sort_alike_everywhere():
     for i in parties:
         np.testing.assert_array_equal(run.result(i)["label"], oracle.of(f"{i:06d}")[0])
     assert list(itertools.islice(run.about["in_graph"].values(), 3)) == ["000000", "000001", "000002"]
+
+
+# ---------------------------------------------------------------- the private spread
+
+
+@pytest.mark.parametrize("preset", ["paper", "code"])
+@pytest.mark.parametrize("protocol", ["plain", "psm"])
+def test_the_private_spread_gives_the_labels_of_the_papers(protocol, preset):
+    """Scores are whole numbers out of 2^16, so shares differ by a few of these; a label only where two classes are that near."""
+    parties = dict(blobs((17, 9, 23), labelled=5), unlabelled=(blobs((6,))["p0"][0], [None] * 6), empty=(np.empty((0, 6)), []))
+    how = dict(preset=preset, alpha=0.99, bits=130, neighbours=5)
+    private, paper = (start(job(protocol, way=way, **how), parties) for way in ("private", "paper"))
+    for name in parties:
+        a, b = private.result(name), paper.result(name)
+        np.testing.assert_allclose(a["proba"], b["proba"], atol=3e-3)
+        near = np.sort(b["proba"], 1)[:, -2:] if len(b["proba"]) else np.empty((0, 2))
+        clear = near[:, 1] - near[:, 0] > 6e-3
+        np.testing.assert_array_equal(a["label"][clear], b["label"][clear])
+        assert clear.sum() > 0.8 * len(clear) or not len(clear)
+
+
+def test_the_private_spread_asks_nobody():
+    parties = blobs((5, 4, 3), labelled=2)
+    asked = start(job("psm", way="private", bits=16, neighbours=2), parties, mode="fast").wire.asked
+    assert asked == ["keys", "meet", "share", "receive"]
+
+
+def test_labels_are_sealed_once_a_round():
+    """A host that asks for the share again would get two ciphertexts under one key, and their difference."""
+    run = start(job("psm", way="private"), blobs((6, 5, 4)), stop="receive")
+    client = run.client("p0")
+    with pytest.raises(AgreementError):
+        run.method.xclp.spread.begin(client, np.zeros((1, 2)), 0.9, Group({}, dict(p0=6, p1=5, p2=4), 96, 0, ("p0", "p1", "p2")))
