@@ -102,7 +102,8 @@ def test_its_folder_says_what_left_and_its_model_predicts(method, split, tmp_pat
 
 
 MORE_FIELDS = [
-    ("xclp", "preset=code", ("count", "counts")),
+    ("xclp", "preset=code", ("meet", "counts")),
+    ("xclp", "spread=paper", ("spread.contribute", "rows")),
     ("xclp", "hamming=mlwe", ("hamming.open", "shares")),
     ("xclp", "hamming=ot", ("hamming.receive", "requests")),
     ("xclp", "init=contrastive", ("contrast", "projector")),

@@ -322,7 +322,7 @@ def test_the_disclosure_log_has_every_field_that_left(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "out" / "party-1" / "disclosure.jsonl").read_text().splitlines()]
     assert all(list(line) == ["time", "step", "peer", "field", "type", "shape", "bytes", "hash", "reveals"] for line in lines)
     fields = {(line["step"], line["field"]) for line in lines}
-    told = {("keys", "offer"), ("share", "own"), ("share", "labelled"), ("xclp.spread.contribute", "rows"), ("receive", "hits")}
+    told = {("keys", "offer"), ("share", "own"), ("share", "labelled"), ("share", "spread"), ("receive", "hits")}
     assert told <= fields
     sent = sum(line["bytes"] for party in result for line in party.disclosure)
     messages = sum(line["messages"] for line in result.messages if line["direction"] == "up")

@@ -65,8 +65,8 @@ def test_bad_distances_leave_their_sender_out(step, name, value, toy_lattice):
 
 TRAINING = [
     ("keys", "rows", -5), ("keys", "labels", "some"), ("meet", "letters", {}), ("embed", "own", np.zeros((2, 2), np.uint16)),
-    ("embed", "labelled", np.full(24, np.nan)), ("embed", "first", "bits"), ("embed", "classes", np.zeros(9, np.uint64)),
-    ("spread.contribute", "rows", {}), ("count", "counts", np.full(10, -1.0)), ("train", "n", -1), ("train", "n", math.nan),
+    ("embed", "labelled", np.full(24, np.nan)), ("embed", "first", "bits"), ("embed", "spread", {}),
+    ("meet", "counts", np.zeros(9, np.uint64)), ("train", "n", -1), ("train", "n", math.nan),
     ("train", "weights", dict(w=torch.full((2,), math.nan))),
 ]  # fmt: skip
 

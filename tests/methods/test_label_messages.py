@@ -17,7 +17,7 @@ from grapevine.run.simulate import StepError
 FIELDS = {
     "keys": {"offer", "prelude", "rows", "features", "labels", "classes"},
     "meet": {"letters", "prelude", "moments"},
-    "share": {"first", "own", "labelled", "blank"},
+    "share": {"first", "own", "labelled", "blank", "spread"},
     SPREAD: {"rows"},
     "receive": {"hits"},
     "xclp.hamming.evaluate": {"answers", "shares"},
@@ -85,7 +85,7 @@ def test_only_labelled_columns_go_and_only_to_their_owner():
         own = (oracle.owner == name) & (oracle.y >= 0)
         assert set(message["columns"]) == {4}
         np.testing.assert_allclose(message["columns"][4], oracle.S[:, own], atol=1e-4)
-        assert set(message) == {"columns", "counts", "classes", "parties", "round", "attempt", "total"}
+        assert set(message) == {"columns", "counts", "parties", "round", "attempt", "total"}
     assert run.down(SPREAD, "p2")[0]["columns"][4].shape == (28, 0)
 
 

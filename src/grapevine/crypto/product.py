@@ -118,7 +118,7 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
     count = -(-len(S) // per)
     padded = np.zeros((count * per, S.shape[1]))
     padded[: len(S)] = S
-    rows = padded.reshape(count, per, -1)
+    rows = padded.reshape(count, per, S.shape[1])
     sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
     assert MOST << LIMB <= EXACT  # a row's entries sum to at most MOST, so its products do to MOST · 2^LIMB
     for limb in range(LIMBS):

@@ -184,13 +184,13 @@ class XCLP(Method):
         labels, confidence = found["labels"], found["confidence"]
         client.judge(labels, (labels >= 0) & (confidence > 0), confidence=confidence)
         told = dict(weights=weights, control=control, lr=lr, round=round)
-        return self.update(client, told, labels, confidence, self._class_weight(client))
+        return self.update(client, told, labels, confidence, self.class_weight(client))
 
     def update(self, client: Client, told: dict, *labels: Any) -> dict:
         """ClientUpdate in two streams: labels, confidences, and perhaps weights of the classes."""
         return streams.update(self, client, told, *labels)
 
-    def _class_weight(self, client: Client) -> torch.Tensor | None:
+    def class_weight(self, client: Client) -> torch.Tensor | None:
         """preset=code: (N/C) / count_c of all clients' true labels."""
         if self.preset != "code":
             return None
