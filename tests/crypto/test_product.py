@@ -164,3 +164,10 @@ def test_coefficients_without_a_score_are_drawn_anew(key):
     bodies, p = sealed(key, dict(a=labels(3, 5))), product.public_key(PUBLIC, key, stream())
     free = [product.evaluate(PUBLIC, bodies, p, influence(1, 3), 5, stream())[1][:, 510:] for _ in range(2)]
     assert not np.array_equal(*free)
+
+
+def test_fewer_bytes_than_the_papers_columns_and_sums():
+    """Five parties of 500 rows with 50 labels each, ten classes, all labels and those not hidden: for one party, up and down."""
+    private = product.sizes(50, 500, 20)
+    columns, sums_up, sums_down = 4 * 2500 * 50, 8 * 2000 * 20, 8 * 500 * 20
+    assert private["up"] + private["down"] < 0.75 * (columns + sums_up + sums_down)

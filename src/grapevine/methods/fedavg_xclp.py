@@ -1,8 +1,8 @@
 """FedAvg+XCLP. Scott, Yeo, Lampert: "Cross-client Label Propagation for Transductive and Semi-Supervised Federated Learning",
 TMLR 2023, Algorithm 2: in every round XCLP labels the rows of the chosen clients, which then train on them.
 
-Exchanges of a round after set-up: `embed` (weights down, hashes up), `spread`, `train`; with `preset=code` one more for the
-class weights, with mlwe or paillier two more, with ot four more. Hyperplanes come from the run's seed (a simulation must
+Exchanges of a round after set-up: `embed` (weights down, hashes and sealed labels up) and `train`; with mlwe or paillier two more,
+with ot four more. Hyperplanes come from the run's seed (a simulation must
 repeat); masks and keys come from the operating system.
 
 Line 1 is a field: `init=supervised` is a first stage on labelled rows alone, as in the authors' runs (appendix A.2);
@@ -14,7 +14,8 @@ is one number (the authors take 0.1 for fewer than 50 labels a batch and 0.3 for
 Mini-ImageNet). The graph may hold more clients than train (`graph_clients`): P is any set. A round with fewer than two clients
 changes nothing. `preset=code`: augmented rows in the graph, similarities cubed, Y divided by class counts, weights divided by
 their maximum (each client's own, over its unlabelled rows; the authors' over all rows of the sampled clients, which nobody here
-sees), class weights in the loss.
+sees), class weights in the loss. Both counts are of all clients' true labels, summed once; the authors take those of the sampled
+clients, with pseudo-labels, in every round, which would show every client's by subtraction.
 """
 
 from __future__ import annotations
