@@ -93,7 +93,7 @@ def test_to_dict_and_back(job):
 def test_parties_agree_on_what_is_not_their_own_business():
     agreed = LabelSettings(label="kind", abstain=0.5, seed=3, workers=1, bits=512, neighbours="auto").agreed()
     assert agreed == dict(scale="standard", impute=False, secure="mlwe", bits=512, neighbours="auto", alpha=0.99, groups=1,
-                          preset="code")  # fmt: skip
+                          preset="code", spread="private")  # fmt: skip
     assert LabelSettings.from_dict(agreed).agreed() == agreed
     assert "epochs" not in CleanSettings().agreed() and CleanSettings(epochs=3).agreed()["epochs"] == 3
     trained = TrainSettings(data="digits", clients=4, labels="clients:40", device="cpu", set={"lr": 0.1}).agreed()
@@ -129,7 +129,7 @@ def test_a_job_and_its_method_have_the_same_defaults_and_ranges(own, theirs):
             assert (f.default, of_method[f.name].default) == ("code", "paper")
             continue
         if f.name != "epochs":
-            assert f.default == of_method[f.name].default, f.name
+            assert f.default == getattr(of_method[f.name].default, "name", of_method[f.name].default), f.name
         for limit in ("least", "most", "above", "below"):
             if f.name != "neighbours":  # 0 stands for auto in the method
                 assert f.metadata[limit] == of_method[f.name].metadata[limit], (f.name, limit)

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grapevine import core, methods
 from grapevine.core import Server, account
+from grapevine.crypto import spread
 from grapevine.learn import heads, layers
 from grapevine.learn import networks as models
 from grapevine.run.experiment import Experiment
@@ -137,7 +138,7 @@ def test_rounds_cost_what_their_passes_cost(digits):
 
 
 def test_xclp_counts_hashes_and_propagation(digits):
-    costs = Costs(digits, methods.XCLP(init="random", bits=100, neighbours=3, epochs=1))
+    costs = Costs(digits, methods.XCLP(init="random", bits=100, neighbours=3, epochs=1, spread=spread.protocol("paper")))
     rows, d = 14, 64
     assert costs.outside == 2 * (2 * rows * d * 100 + 2 * (2 * rows) * 6 * 10)
     labelled = sum(int((client.memory["pseudo"]["labels"] >= 0).sum()) for client in costs.simulation._clients.values())

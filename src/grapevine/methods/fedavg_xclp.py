@@ -1,8 +1,8 @@
 """FedAvg+XCLP. Scott, Yeo, Lampert: "Cross-client Label Propagation for Transductive and Semi-Supervised Federated Learning",
 TMLR 2023, Algorithm 2: in every round XCLP labels the rows of the chosen clients, which then train on them.
 
-Exchanges of a round after set-up: `embed` (weights down, hashes and sealed labels up) and `train`; with mlwe or paillier two more,
-with ot four more. Hyperplanes come from the run's seed (a simulation must
+Exchanges of a round after set-up: `embed` (weights down, hashes and sealed labels up) and `train`; with mlwe or paillier two
+more, with ot four more. Hyperplanes come from the run's seed (a simulation must
 repeat); masks and keys come from the operating system.
 
 Line 1 is a field: `init=supervised` is a first stage on labelled rows alone, as in the authors' runs (appendix A.2);
