@@ -23,6 +23,8 @@ PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 EXTRAS = (
     "flwr",
     "gmpy2",
+    "dp_accounting",
+    "opacus",
     "efficientnet_lite_pytorch",
     "mkdocs",
     "mkdocstrings",
