@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from grapevine.core import Client
+from grapevine.core import Client, Mistake
+from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory, RamStore
 from grapevine.core.wire import decode, encode
@@ -258,3 +259,51 @@ def test_what_is_signed_with_the_offer_can_be_checked_after_meeting():
     session.require_signed(parties["b"], "a", signature, "base offer", MESSAGE)
     with pytest.raises(AgreementError, match="not signed"):
         session.require_signed(parties["b"], "c", signature, "base offer", MESSAGE)
+
+
+# ---------------------------------------------------------------- the ledger
+
+
+def with_rows(parties):
+    """The same clients with two rows and a ledger each."""
+    x = torch.arange(4.0).reshape(2, 2)
+    for i, client in enumerate(parties.values()):
+        rows = Rows(x + i, torch.arange(2), torch.zeros(2, dtype=torch.int64))
+        client.data = ClientData(rows, Rows(x, rows.index[:0], rows.y[:0]), Rows(x, rows.index[:0], rows.y[:0]), ("0",))
+        client.ledger = client.ledger or Ledger()
+    return parties
+
+
+def share(client, names=NAMES, attempt=0, **more):
+    return session.masked(client, "moments", 0, attempt, names, np.arange(3), **more)
+
+
+def test_every_sum_is_in_the_ledger_before_it_is_masked(agreed):
+    a = with_rows(agreed)["a"]
+    share(a)
+    session.begin(a, "psm", 0, 0, NAMES, session.SEALED)
+    session.masked(a, "counts", 0, 0, NAMES, np.empty(0))
+    lines = [line for line in a.ledger.lines() if line["kind"] == "release"]
+    assert [(line["what"], line["mechanism"]) for line in lines] == [
+        ("moments", None), ("psm", session.SEALED), ("counts", session.EMPTY)
+    ]  # fmt: skip
+    assert {line["job"] for line in lines} == {session.agreement(a).key_hash.hex()} and lines[0]["parties"] == list(NAMES)
+
+
+def test_a_new_agreement_with_one_party_fewer_gets_no_share(agreed):
+    parties = with_rows(agreed)
+    share(parties["a"])
+    agree({name: parties[name] for name in "ab"}, "again")
+    with pytest.raises(Mistake, match="the part of c"):
+        share(parties["a"], "ab")
+    agree(parties, "a third time")
+    share(parties["a"])
+
+
+def test_fewer_than_the_agreed_quorum_are_refused(agreed):
+    a = with_rows(agreed)["a"]
+    a.quorum = 3
+    with pytest.raises(AgreementError, match="2 parties, and 3 were agreed on"):
+        share(a, "ab")
+    session.begin(a, "psm", 0, 0, "ab", session.SEALED)  # nothing is opened
+    share(a)

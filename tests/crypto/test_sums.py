@@ -348,6 +348,19 @@ def test_attempts_are_taken_once_and_in_order():
     attempts.begin(occasion(step="moments"))  # another step counts by itself
 
 
+def test_parties_are_lost_from_attempt_to_attempt_and_none_comes_or_returns():
+    """{a, b}, then {a, c}, was accepted: with {b, c} the server had three sums and all three parts."""
+    attempts = Attempts()
+    attempts.begin(occasion())
+    attempts.begin(occasion("ab", attempt=1))
+    attempts.begin(occasion("ab", attempt=2))  # the same once more
+    for parties in ("ac", "bc", "abc", "cd"):
+        with pytest.raises(AgreementError, match="parties are only lost"):
+            attempts.begin(occasion(parties, attempt=3))
+    Attempts.from_dict(decode(encode(attempts.to_dict()))).begin(occasion("ab", attempt=3))
+    attempts.begin(occasion("ac", round=1))  # another round is another sum
+
+
 def test_attempts_outlive_the_process():
     attempts = Attempts()
     attempts.begin(occasion())

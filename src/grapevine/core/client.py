@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grapevine.core.errors import Mistake
+from grapevine.core.ledger import Ledger
 from grapevine.core.method import Id, Method, Predict, party_name, rng
 from grapevine.core.network import Meter, ModelSource, Network
 from grapevine.core.rows import ClientData
@@ -30,15 +31,17 @@ class Client:
     """What a step sees of the party it runs at. `identity` is its own long-term key, `pinned` everybody's public ones.
 
     `common_seed`: all clients have this seed, as in a simulation. Real parties draw their own, unless they agreed on one.
+    `ledger`: where the party writes down every sum that its rows go into, before they do.
     """
 
     def __init__(
         self, id: Id, data: ClientData, memory: Memory, models: ModelSource | None, seed: int,
         identity: Signer | None = None, pinned: Mapping[str, bytes] | None = None, judge: Callable | None = None,
-        common_seed: bool = True,
+        common_seed: bool = True, ledger: Ledger | None = None,
     ):  # fmt: skip
         self.id, self.data, self.memory, self.seed, self.common_seed = id, data, memory, seed, common_seed
-        self.identity, self.pinned = identity, pinned or {}
+        self.identity, self.pinned, self.ledger = identity, pinned or {}, ledger
+        self.quorum = 2  # fewer are in no sum that is opened; between real parties it is agreed
         self.meter = Meter()
         self._models, self._judge = models, judge
 

@@ -25,6 +25,10 @@ OFFER = "a public key, signed by this party's identity"
 LETTERS = "to the server nothing: sealed for one other party each"
 OFFER_FORM = dict(public=bytes, signature=bytes)
 
+# Mechanisms, for the ledger, of what passes `begin` and is no exact sum.
+EMPTY = dict(kind="empty")  # no numbers in it
+SEALED = dict(kind="sealed")  # nobody learns a sum of these parties' parts
+
 
 class TooFew(Mistake):
     """Fewer than two parties are left, and what is done together needs two."""
@@ -153,12 +157,23 @@ def hash_secret(client: Client, reproducible: bool) -> tuple[bytes, bytes]:
     return client.memory["seed"], info
 
 
-def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable[str]) -> Occasion:
-    """The occasion of a masked sum. Refused if this attempt, or a later one, has been masked before: masks are used once."""
-    occasion = agreement(client).occasion(step, round, attempt, parties)
+def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable[str],
+          mechanism: Mapping[str, Any] | None = None) -> Occasion:  # fmt: skip
+    """The occasion of a masked sum. Refused if this attempt, or a later one, has been masked before: masks are used once.
+
+    It is in the party's ledger before anything is masked. `mechanism` is None where the sum is opened as it is: then it has at
+    least the agreed quorum of parties, and rows that were summed with others before are refused.
+    """
+    agreed = agreement(client)
+    occasion = agreed.occasion(step, round, attempt, parties)
+    if mechanism is None and len(occasion.parties) < client.quorum:
+        raise AgreementError(f"{occasion} has {len(occasion.parties)} parties, and {client.quorum} were agreed on as the fewest")
     attempts = sums.Attempts.from_dict(client.memory["attempts"])
     attempts.begin(occasion)
     client.memory["attempts"] = attempts.to_dict()
+    if client.ledger is not None:
+        rows = client.ledger.rows(client.data)
+        client.ledger.release(job=agreed.key_hash.hex(), what=step, rows=rows, parties=occasion.parties, mechanism=mechanism)
     return occasion
 
 
@@ -174,7 +189,7 @@ def finish(client: Client, step: str, round: int, attempt: int, parties: Iterabl
 def masked(client: Client, what: str, round: int, attempt: int, parties: Iterable[str], values: np.ndarray,
            wide: bool = False) -> np.ndarray:  # fmt: skip
     """This client's share of a secure sum of counts; `wide`: of real numbers, in Z_2^256."""
-    occasion = begin(client, what, round, attempt, parties)
+    occasion = begin(client, what, round, attempt, parties, None if values.size else EMPTY)
     ring = fixed.encode_wide(values) if wide else values.astype(np.uint64)
     return sums.sum_share(client.name, agreement(client).pair_secrets(occasion.parties), occasion, ring, wide=wide)
 

@@ -73,7 +73,7 @@ class Sealed(SubProtocol):
     def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
         """Seal the label matrix, a row of 0 and 1 for each labelled row. Once a round: of two ciphertexts at the same place under
         one key, the difference would show."""
-        session.begin(client, "labels", group.round, 0, group.counts)
+        session.begin(client, "labels", group.round, 0, group.counts, session.SEALED)
         public, s = self._keys(client, group.round)
         stream = Stream(fresh_secret(), context("seal labels"))
         blocks = {i: product.encrypt(public, f"{client.name} {i}", s, Y[:, some], stream) for i, some in _blocks(Y.shape[1])}
@@ -202,7 +202,7 @@ class Columns(SubProtocol):
 
     def _mask(self, client: Client, parties: Iterable[str], round: int, attempt: int) -> dict:
         """Masked contributions to everybody's rows but the own ones."""
-        occasion = session.begin(client, "rows", round, attempt, parties)
+        occasion = session.begin(client, "rows", round, attempt, parties, session.SEALED)
         own = client.memory["spread"]
         sizes = {name: len(own[name]) for name in occasion.parties}
         secrets = session.agreement(client).pair_secrets(occasion.parties)

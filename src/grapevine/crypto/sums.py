@@ -49,7 +49,9 @@ holds one block of each pair at a time.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -212,11 +214,12 @@ class Attempts:
     """Keeps one side to the rule: masks are used once, and of all attempts at a sum at most one is opened.
 
     A client calls `begin` before it masks and `finish` before it opens its rows; the server calls `begin` before it asks and
-    `finish` before it opens or returns a sum. Beginning an attempt closes all earlier ones; finishing one closes the round. It
+    `finish` before it opens or returns a sum. Beginning an attempt closes all earlier ones; finishing one closes the round. From
+    one attempt to the next parties may be lost, and none comes or returns: sums over {a, b} and {a, c} would give b less c. It
     belongs to the session, not to one agreement: new keys are no way round it.
     """
 
-    def __init__(self, latest: Mapping[str, Mapping[str, int]] | None = None):
+    def __init__(self, latest: Mapping[str, Mapping[str, Any]] | None = None):
         self._latest = {step: dict(state) for step, state in (latest or {}).items()}
 
     def begin(self, occasion: Occasion) -> None:
@@ -226,18 +229,27 @@ class Attempts:
             if occasion.round < last["round"] or (same_round and (last["finished"] or occasion.attempt <= last["attempt"])):
                 latest = f"attempt {last['attempt']} in round {last['round']}{', finished' if last['finished'] else ''}"
                 raise AgreementError(f"{occasion} is closed (the latest is {latest}): masks are used once, so start a later one")
-        self._latest[occasion.step] = dict(round=occasion.round, attempt=occasion.attempt, finished=0)
+            more = sorted(set(occasion.parties) - set(json.loads(last["parties"]))) if same_round else []
+            if more:
+                raise AgreementError(
+                    f"{occasion} has {', '.join(more)} in it, who was not in the last one: parties are only lost"
+                )
+        self._latest[occasion.step] = self._state(occasion)
 
     def finish(self, occasion: Occasion) -> None:
         last = self._latest.get(occasion.step)
-        if last != dict(round=occasion.round, attempt=occasion.attempt, finished=0):
+        if last != self._state(occasion):
             # Two results would show a lost party's part.
             raise AgreementError(f"{occasion} is not open: only the latest attempt may be finished, and only once")
         last["finished"] = 1
 
-    def to_dict(self) -> dict[str, dict[str, int]]:
+    @staticmethod
+    def _state(occasion: Occasion) -> dict[str, Any]:
+        return dict(round=occasion.round, attempt=occasion.attempt, parties=json.dumps(occasion.parties), finished=0)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
         return {step: dict(state) for step, state in self._latest.items()}
 
     @classmethod
-    def from_dict(cls, state: Mapping[str, Mapping[str, int]]) -> Attempts:
+    def from_dict(cls, state: Mapping[str, Mapping[str, Any]]) -> Attempts:
         return cls(state)
