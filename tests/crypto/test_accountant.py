@@ -35,7 +35,8 @@ def test_concentrated_privacy_is_an_upper_bound_and_not_far_off(z, count, delta)
 
 def test_ten_thousand_sampled_steps_cost_what_was_published():
     """q = 0.01, σ = 4, 10⁴ steps. Abadi et al. 2016: ε = 1.26 at δ = 1e-5 by moments, an upper bound. Koskela, Jälkö and
-    Honkela 2020 give δ = 4.2435e-6 at ε = 1 (their README names 1000 steps; the number is that of 10⁴): ε at that δ is 1, and we overstate."""
+    Honkela 2020 give δ = 4.2435e-6 at ε = 1 (their README names
+    1000 steps; the number is that of 10⁴): ε at that δ is 1, and we overstate."""
     steps = [Gaussian(4.0, 10_000, 0.01)]
     assert accountant.epsilon(steps, 1e-5) < 1.26
     assert 1.0 <= accountant.epsilon(steps, 4.243484e-6 / 0.99) < 1.015
