@@ -10,7 +10,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[flower,paillier,pretrained,dp,docs,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[flower,paillier,ann,pretrained,dp,docs,dev]"
 	@touch $(STAMP)
 
 demo: $(STAMP)

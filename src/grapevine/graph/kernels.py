@@ -64,6 +64,53 @@ def offer(block, rows, cols, square, keys):
 
 
 @njit(nogil=True, cache=True)
+def keep_nearest(H, found, rows, keys):
+    """Found points into their rows' lists by distance H; −1 is nobody, and nobody is near to itself."""
+    for a in range(rows.size):
+        for b in range(found.shape[1]):
+            j = found[a, b]
+            key = np.int64(H[a, b]) << 32 | j
+            if j >= 0 and j != rows[a] and key < keys[a, -1]:
+                insert(keys, a, key)
+
+
+@njit(nogil=True, cache=True)
+def keep_cosines(B, found, rows, scale, keys):
+    """The same by cosine, from directions B of whole numbers, in the codes of `cosine_codes`."""
+    for a in range(rows.size):
+        i = rows[a]
+        for b in range(found.shape[1]):
+            j = found[a, b]
+            if j < 0 or j == i:
+                continue
+            product = 0.0
+            for c in range(B.shape[1]):
+                product += B[i, c] * B[j, c]
+            key = -np.int64(math.floor(product * scale + 0.5)) << 32 | j
+            if key < keys[a, -1]:
+                insert(keys, a, key)
+
+
+@njit(nogil=True, cache=True)
+def majority(bits, of, centres):
+    """Each centre's packed bits from those of its points: 1 where at least half have it. One without points stays."""
+    ones, points = np.zeros((len(centres), 8 * bits.shape[1]), np.int32), np.zeros(len(centres), np.int32)
+    for i in range(len(bits)):
+        points[of[i]] += 1
+        for b in range(bits.shape[1]):
+            for bit in range(8):
+                ones[of[i], 8 * b + bit] += bits[i, b] >> (7 - bit) & 1
+    for c in range(len(centres)):
+        if points[c] == 0:
+            continue
+        for b in range(bits.shape[1]):
+            byte = 0
+            for bit in range(8):
+                byte = byte << 1 | (2 * ones[c, 8 * b + bit] >= points[c])
+            centres[c, b] = byte
+
+
+@njit(nogil=True, cache=True)
 def conjugate_gradients(edges, alpha, Y, tol, max_iter, Z):
     """Solve (I − αW) Z = Y, each of the COLUMNS columns on its own, all in step; returns the number of iterations.
 

@@ -1,6 +1,6 @@
 """Nearest neighbours, lines 6 and 7 of XCLP's Algorithm 1: by Hamming distance or by cosine, all at once or block by block.
 
-Exact: every pair is compared, in tiles, and nothing of size n × n is ever held.
+Exact: every pair is compared, in tiles, and nothing of size n × n is ever held. For more points there is `approximate`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from grapevine.graph.hashing import finite
 
 FAR = np.iinfo(np.int64).max  # an empty place in a list of neighbours
 STEP = 2.0**-29  # the unit in which cosines are compared, finer than the 1e-8 to which they are known
+SCALE = 2.0**-52 / STEP  # from products of `directions` to codes of cosines
 
 
 def cosine(H: np.ndarray, L: int) -> np.ndarray:
@@ -37,7 +38,7 @@ def nearest(
     if A.shape[1] != B.shape[1]:
         raise Mistake("The queries have other bits than the points: hash both with the same planes.")
     keys = _search(lambda i, j: packed.differences(A[i], B[j]), (len(A), len(B)), k, queries is None, threads)
-    return _lists(keys)
+    return lists_of_keys(keys)
 
 
 def nearest_cosine(
@@ -50,17 +51,22 @@ def nearest_cosine(
     """
     from grapevine.graph import kernels  # in functions, so that importing this module does not load numba
 
-    B = _directions(V)
-    A = B if queries is None else _directions(queries)
+    B = directions(V)
+    A = B if queries is None else directions(queries)
     if A.shape[1] != B.shape[1]:
         raise Mistake(f"The queries have {A.shape[1]} features but the points {B.shape[1]}: give the same columns.")
 
     def block(i: slice, j: slice) -> np.ndarray:
         out = np.empty((i.stop - i.start, j.stop - j.start), np.int32)
-        kernels.cosine_codes(A[i] @ B[j].T, 2.0**-52 / STEP, out)
+        kernels.cosine_codes(A[i] @ B[j].T, SCALE, out)
         return out
 
-    index, code = _lists(_search(block, (len(A), len(B)), k, queries is None, threads))
+    return cosines_of_keys(_search(block, (len(A), len(B)), k, queries is None, threads))
+
+
+def cosines_of_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index and cosine from sorted keys of codes; −1 and 0 where there was nobody."""
+    index, code = lists_of_keys(keys)
     return index, np.where(index < 0, 0.0, np.clip(code * -STEP, -1.0, 1.0))
 
 
@@ -91,7 +97,7 @@ class KBest:
 
     def result(self) -> tuple[np.ndarray, np.ndarray]:
         """Index and distance, as `nearest` gives them."""
-        return _lists(self._keys)
+        return lists_of_keys(self._keys)
 
 
 def _keys(rows: int, k: int) -> np.ndarray:
@@ -102,7 +108,7 @@ def _keys(rows: int, k: int) -> np.ndarray:
     return np.full((rows, k), FAR, np.int64)
 
 
-def _lists(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def lists_of_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Index and distance from sorted keys; −1 where there was nobody."""
     empty = keys == FAR
     index = np.where(empty, -1, keys & 0xFFFFFFFF).astype(np.int32)
@@ -135,7 +141,7 @@ def _search(
     return keys
 
 
-def _directions(V: np.ndarray) -> np.ndarray:
+def directions(V: np.ndarray) -> np.ndarray:
     """Rows scaled to length 2²⁶ and rounded to integers: their products are at most 2⁵², and float64 adds them exactly."""
     V = finite(V)
     out = np.empty(V.shape, np.float64)

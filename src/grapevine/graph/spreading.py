@@ -13,6 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import context, fresh_secret
+from grapevine.graph import approximate
+from grapevine.graph.blocks import COLUMNS, thread_count
 from grapevine.graph.hashing import hash_bits, hyperplanes
 from grapevine.graph.neighbours import cosine, nearest, nearest_cosine
 from grapevine.graph.propagation import (
@@ -49,6 +51,10 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     tol : the relative residual to which (I − αW) Z = Y is solved.
     random_state : for "hamming"; None draws the hyperplanes from the operating system's generator.
     threads : at most so many; None: the cores there are, at most 8. Results do not depend on it.
+    search : "exact" compares every pair of points; "approximate" finds about `recall` of the true neighbours in much less time,
+        with the `ann` extra (faiss); "auto" is exact up to 100,000 points, and approximate beyond where the extra is installed.
+    recall : the share of the true neighbours that an approximate search must find on a sample.
+    verbose : print how much memory `fit` will take at most before it starts, and what was found after it.
 
     Unlabelled in `y`: −1 in an array of numbers or objects; in an array of strings "-1", which is what numpy makes of −1
     there, or "". (scikit-learn takes −1 only.)
@@ -56,7 +62,8 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_, X_, transduction_ (label of each point by propagation, the given ones too), label_distributions_,
-    confidence_ (1 − entropy/log C), graph_ (normalised W), n_iter_, residual_, n_features_in_.
+    confidence_ (1 − entropy/log C), graph_ (normalised W), n_iter_, residual_, n_features_in_, recall_ (the share of true
+    neighbours in the graph, estimated on a sample of 1000 points; 1 of an exact search).
     """
 
     def __init__(
@@ -71,6 +78,9 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         tol: float = 1e-6,
         random_state: Any = None,
         threads: int | None = None,
+        search: str = "auto",
+        recall: float = 0.95,
+        verbose: bool = False,
     ):
         self.n_neighbors = n_neighbors
         self.alpha = alpha
@@ -81,6 +91,9 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         self.tol = tol
         self.random_state = random_state
         self.threads = threads
+        self.search = search
+        self.recall = recall
+        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -92,6 +105,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         """Spread the labels in `y` over all rows of X."""
         one_of("affinity", self.affinity, ("cosine", "hamming", "precomputed"))
         one_of("preset", self.preset, PRESETS)
+        one_of("search", self.search, approximate.SEARCHES)
         check_alpha(self.alpha)
         X, y = validate_data(self, X, y, **self._accepted())
         known = _is_labelled(y)
@@ -102,7 +116,9 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         y_codes = np.full(len(y), -1)
         y_codes[known] = codes
-        self.X_ = X
+        self.X_, self.recall_ = X, 1.0
+        if self.verbose and self.affinity != "precomputed":
+            print(f"{len(y):,} points × {X.shape[1]} features: `fit` takes at most {self._memory(*X.shape):.1f} GB besides X.")
         self.graph_ = self._graph(X)
         Y = label_matrix(y_codes, len(self.classes_), self.preset)
         Z, self.residual_, self.n_iter_ = solve(self.graph_, Y, self.alpha, self.tol, threads=self.threads)
@@ -111,6 +127,9 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         self.label_distributions_ = distributions(Z)
         labels, self.confidence_ = labels_and_confidence(Z)
         self.transduction_ = self._named(labels)
+        if self.verbose:
+            found = "all" if self.recall_ == 1 else f"about {self.recall_:.1%} of"
+            print(f"The graph has {found} the true neighbours; residual {self.residual_:.1e} after {self.n_iter_} iterations.")
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -151,10 +170,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
             info = context("grapevine label spreading", bits=self.bits, features=X.shape[1])
             self._planes = hyperplanes(seed, self.bits, X.shape[1], info, tight_frame=self.preset == "code")
             self._points = hash_bits(points, self._planes, self.threads)
-            near, H = nearest(self._points, self.n_neighbors, threads=self.threads)
-            near_similarity = cosine(H, self.bits)
-        else:
-            near, near_similarity = nearest_cosine(points, self.n_neighbors, threads=self.threads)
+        near, near_similarity = self._own_neighbours(points)
         if len(self._live) == len(X):
             return graph(near, near_similarity, preset=self.preset)
         index = np.full((len(X), self.n_neighbors), -1, np.int32)
@@ -162,6 +178,29 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         index[self._live] = np.where(near >= 0, self._live[near], -1)
         similarity[self._live] = near_similarity
         return graph(index, similarity, preset=self.preset)
+
+    def _own_neighbours(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Index and similarity of each fitted point's neighbours."""
+        k, by_bits = self.n_neighbors, self.affinity == "hamming"
+        if approximate.chosen(self.search, len(points)):
+            find = approximate.nearly_nearest if by_bits else approximate.nearly_nearest_cosine
+            index, measure, self.recall_, _ = find(self._points if by_bits else points, k, self.recall, self.threads)
+        elif by_bits:
+            index, measure = nearest(self._points, k, threads=self.threads)
+        else:
+            index, measure = nearest_cosine(points, k, threads=self.threads)
+        return index, cosine(measure, self.bits) if by_bits else measure
+
+    def _memory(self, n: int, d: int) -> float:
+        """GB at most: the search, and then the graph and the solution, which hold the search's lists besides their own."""
+        k, threads = self.n_neighbors, thread_count(self.threads, n)
+        nearly = approximate.chosen(self.search, n)
+        points = 8 * d if self.affinity == "cosine" else 0
+        bits = approximate.BITS if self.affinity == "cosine" else self.bits
+        held = bits // 8 * (1 if self.affinity == "hamming" else 0)
+        search = points + (bits // 4 + 16 if nearly else bits // 8) + 8 * k * (1 if nearly else threads) + 20 * k
+        spread = 140 * k + 8 * (4 * len(self.classes_) + 5 * COLUMNS * min(threads, -(-len(self.classes_) // COLUMNS)))
+        return (n * (held + max(search, spread)) + approximate.QUERIES * threads * 8 * 20 * k + 2**27) / 1e9
 
     def _nearest(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Index into the fitted points and similarity of each new point's neighbours."""
