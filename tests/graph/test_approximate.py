@@ -28,11 +28,11 @@ def test_by_cosine_what_is_found_is_as_the_exact_search_has_it():
     V, _ = clouds(6000)
     found = approximate.nearly_nearest_cosine(V, 5, 0.9)
     true, cosines = g.nearest_cosine(V, 5)
-    assert recall(found.index, true) >= 0.88
-    assert abs(recall(found.index, true) - found.recall) < 0.03  # the estimate is of a sixth of the points
-    same = (found.index == true).all(axis=1)
+    assert recall(found.near, true) >= 0.88
+    assert abs(recall(found.near, true) - found.recall) < 0.03  # the estimate is of a sixth of the points
+    same = (found.near == true).all(axis=1)
     assert same.mean() > 0.5 and np.array_equal(found.measure[same], cosines[same])
-    assert (found.index != np.arange(len(V))[:, None]).all() and (np.diff(found.measure, axis=1) <= 0).all()
+    assert (found.near != np.arange(len(V))[:, None]).all() and (np.diff(found.measure, axis=1) <= 0).all()
     assert (found.measure[:, -1] <= cosines[:, -1]).all()  # nothing can be nearer than the nearest
 
 
@@ -44,7 +44,7 @@ def test_by_distance_enough_lists_are_the_exact_search(monkeypatch):
     index, distance = g.nearest(bits, 4)
     assert found.recall == 1.0 and np.array_equal(found.measure, distance)
     inner = distance < distance[:, -1:]  # of equals at the end of a list, any may be there
-    assert np.array_equal(found.index[inner], index[inner])
+    assert np.array_equal(found.near[inner], index[inner])
 
 
 def test_more_recall_looks_into_more_lists():
@@ -56,7 +56,7 @@ def test_more_recall_looks_into_more_lists():
 def test_threads_change_nothing():
     V, _ = clouds(5000)
     one, two = (approximate.nearly_nearest_cosine(V, 5, 0.9, threads=threads) for threads in (1, 2))
-    assert np.array_equal(one.index, two.index) and np.array_equal(one.measure, two.measure) and one[2:] == two[2:]
+    assert np.array_equal(one.near, two.near) and np.array_equal(one.measure, two.measure) and one[2:] == two[2:]
 
 
 def test_the_estimator_tells_its_recall_and_its_memory(capsys):

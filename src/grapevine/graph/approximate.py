@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ Search = Callable[[np.ndarray, int], np.ndarray]
 class Found(NamedTuple):
     """Neighbours as `nearest` and `nearest_cosine` give them, what share of the true ones they are, and lists looked into."""
 
-    index: np.ndarray
+    near: np.ndarray
     measure: np.ndarray  # distances, or cosines
     recall: float
     probes: int
@@ -135,7 +135,7 @@ class _Lists:
         centres = self._centres()
         quantiser = faiss.IndexBinaryFlat(width)
         quantiser.add(centres)
-        self._index = faiss.IndexBinaryIVF(quantiser, width, self.count)
+        self._index: Any = faiss.IndexBinaryIVF(quantiser, width, self.count)
         self._index.is_trained, self._quantiser = True, quantiser
         own = self._nearest_centre(bits, centres)
         self._index.add_core(self.n, faiss.swig_ptr(bits), None, faiss.swig_ptr(own))
