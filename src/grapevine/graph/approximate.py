@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -125,17 +126,17 @@ class _Lists:
 
     def __init__(self, bits: np.ndarray, threads: int | None):
         try:
-            import faiss
+            self._faiss: Any = import_module("faiss")
         except ImportError:
             raise Mistake("search='approximate' needs the `ann` extra (faiss-cpu): install it, or say search='exact'.") from None
-        self.bits, self.n, self.threads, self._faiss = bits, len(bits), threads, faiss
+        self.bits, self.n, self.threads, faiss = bits, len(bits), threads, self._faiss
         self.count = max(1, 2 ** round(math.log2(4 * math.sqrt(max(self.n, 1)))))
         self.count = max(1, min(self.count, self.n // PER_CENTRE))
         width = 8 * bits.shape[1]
         centres = self._centres()
         quantiser = faiss.IndexBinaryFlat(width)
         quantiser.add(centres)
-        self._index: Any = faiss.IndexBinaryIVF(quantiser, width, self.count)
+        self._index = faiss.IndexBinaryIVF(quantiser, width, self.count)
         self._index.is_trained, self._quantiser = True, quantiser
         own = self._nearest_centre(bits, centres)
         self._index.add_core(self.n, faiss.swig_ptr(bits), None, faiss.swig_ptr(own))
