@@ -59,12 +59,13 @@ def test_threads_change_nothing():
     assert np.array_equal(one.near, two.near) and np.array_equal(one.measure, two.measure) and one[2:] == two[2:]
 
 
-def test_the_estimator_tells_its_recall_and_its_memory(capsys):
+def test_the_estimator_tells_its_recall_and_its_memory(caplog):
+    caplog.set_level("INFO", "grapevine")
     V, y = clouds(4000)
     partly = np.where(np.arange(4000) % 10 == 0, y, -1)
-    exact = g.LabelSpreading(search="exact").fit(V, partly)
-    model = g.LabelSpreading(search="approximate", recall=0.9, verbose=True).fit(V, partly)
-    said = capsys.readouterr().out.splitlines()
+    exact = g.LabelSpreading(recall=1).fit(V, partly)
+    model = g.LabelSpreading(recall=0.9).fit(V, partly)
+    said = caplog.messages[-2:]
     assert exact.recall_ == 1.0 and 0.87 < model.recall_ < 1.0
     right, as_exact = ((labels == y).mean() for labels in (model.transduction_, exact.transduction_))
     assert right > as_exact - 0.02 > 0.9
@@ -72,21 +73,23 @@ def test_the_estimator_tells_its_recall_and_its_memory(capsys):
 
 
 def test_what_auto_does(monkeypatch, caplog):
-    assert not approximate.chosen("auto", approximate.EXACT) and approximate.chosen("auto", approximate.EXACT + 1)
-    assert not approximate.chosen("approximate", 2000) and not approximate.chosen("exact", 10**7)
+    assert approximate.wanted("auto", approximate.EXACT) == 1 and approximate.wanted("auto", approximate.EXACT + 1) == 0.95
+    assert approximate.wanted(0.9, 2000) == 1 and approximate.wanted(0.9, 2001) == 0.9 and approximate.wanted(1, 10**7) == 1
     monkeypatch.setattr(approximate, "find_spec", lambda name: None)
-    assert not approximate.chosen("auto", approximate.EXACT + 1) and "`ann` extra" in caplog.text
+    assert approximate.wanted("auto", approximate.EXACT + 1) == 1 and "`ann` extra" in caplog.text
 
 
-def test_mistakes_are_sentences(monkeypatch):
-    V, y = clouds(3000)
-    with pytest.raises(Mistake, match="recall=1.5"):
-        approximate.nearly_nearest_cosine(V, 5, 1.5)
-    with pytest.raises(Mistake, match="search='nearly'"):
-        g.LabelSpreading(search="nearly").fit(V, y)
+@pytest.mark.parametrize("recall", [0, 1.5, "some"])
+def test_a_recall_that_cannot_be_had(recall):
+    V, y = clouds(300)
+    with pytest.raises(Mistake, match=f"recall={recall!r}"):
+        g.LabelSpreading(recall=recall).fit(V, y)
+
+
+def test_without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(Mistake, match="`ann` extra"):
-        approximate.nearly_nearest_cosine(V, 5)
+        approximate.nearly_nearest_cosine(clouds(3000)[0], 5)
 
 
 def test_majority_of_bits():

@@ -35,8 +35,8 @@ from grapevine.graph.neighbours import (
     nearest_cosine,
 )
 
-SEARCHES = ("auto", "exact", "approximate")
 EXACT = 100_000  # points up to which "auto" compares every pair
+RECALL = 0.95  # that it looks for beyond
 SAMPLE = 1000  # points by which the number of lists is chosen, and as many to estimate the recall
 BITS = 512  # that propose neighbours by cosine
 CANDIDATES = 10  # proposed for each neighbour by cosine
@@ -57,19 +57,20 @@ class Found(NamedTuple):
     probes: int
 
 
-def chosen(search: str, n: int) -> bool:
-    """Whether to search approximately among n points. Few of them are compared with each other whatever was said."""
-    if search == "exact" or n <= 2 * SAMPLE or search == "auto" and n <= EXACT:
-        return False
-    if search == "auto" and find_spec("faiss") is None:
-        logging.getLogger("grapevine").warning(
-            f"{n:,} points are compared pair by pair, which takes long: install the `ann` extra for a faster search."
-        )
-        return False
-    return True
+def wanted(recall: float | str, n: int) -> float:
+    """The share of the true neighbours to look for among n points: 1 compares every pair, as is done with few points anyway."""
+    if recall != "auto" and not (isinstance(recall, (int, float)) and 0 < recall <= 1):
+        raise Mistake(f"recall={recall!r} cannot be searched for: give 'auto' or a share above 0, up to 1.")
+    if isinstance(recall, str):
+        many = n > EXACT
+        if many and find_spec("faiss") is None:
+            slow = f"{n:,} points are compared pair by pair, which takes long: install the `ann` extra for a faster search."
+            logging.getLogger("grapevine").warning(slow)
+        return RECALL if many and find_spec("faiss") else 1.0
+    return float(recall) if n > 2 * SAMPLE else 1.0
 
 
-def nearly_nearest(bits: np.ndarray, k: int, recall: float = 0.95, threads: int | None = None) -> Found:
+def nearly_nearest(bits: np.ndarray, k: int, recall: float = RECALL, threads: int | None = None) -> Found:
     """As `nearest`, but only about `recall` of the neighbours need be the true ones."""
     lists = _Lists(np.ascontiguousarray(bits), threads)
 
@@ -83,7 +84,7 @@ def nearly_nearest(bits: np.ndarray, k: int, recall: float = 0.95, threads: int 
     return Found(*lists_of_keys(keys), share, probes)
 
 
-def nearly_nearest_cosine(V: np.ndarray, k: int, recall: float = 0.95, threads: int | None = None) -> Found:
+def nearly_nearest_cosine(V: np.ndarray, k: int, recall: float = RECALL, threads: int | None = None) -> Found:
     """As `nearest_cosine`, but only about `recall` of the neighbours need be the true ones."""
     planes = hyperplanes(bytes(32), BITS, V.shape[1], b"grapevine approximate neighbours", tight_frame=True)
     lists, B = _Lists(hash_bits(V, planes, threads), threads), directions(V)
@@ -102,8 +103,6 @@ def _tuned(
     search: Search, truth: Callable[[np.ndarray], np.ndarray], lists: _Lists, recall: float
 ) -> tuple[np.ndarray, float, int]:
     """The keys of all points, with as few lists a query as give this recall on a sample; the recall on a second sample."""
-    if not 0 < recall < 1:
-        raise Mistake(f"recall={recall} cannot be searched for: give a share between 0 and 1, or search='exact'.")
     order = np.random.default_rng(0).permutation(lists.n)
     tried, judged = (np.sort(some) for some in (order[:SAMPLE], order[-SAMPLE:]))
     bar, probes = truth(tried), 1
@@ -128,7 +127,7 @@ class _Lists:
         try:
             self._faiss: Any = import_module("faiss")
         except ImportError:
-            raise Mistake("search='approximate' needs the `ann` extra (faiss-cpu): install it, or say search='exact'.") from None
+            raise Mistake("an approximate search needs the `ann` extra (faiss-cpu): install it, or say recall=1.") from None
         self.bits, self.n, self.threads, faiss = bits, len(bits), threads, self._faiss
         self.count = max(1, 2 ** round(math.log2(4 * math.sqrt(max(self.n, 1)))))
         self.count = max(1, min(self.count, self.n // PER_CENTRE))

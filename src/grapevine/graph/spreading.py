@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from grapevine.graph.propagation import (
     solve,
 )
 
+LOG = logging.getLogger("grapevine")
+
 
 class LabelSpreading(ClassifierMixin, BaseEstimator):
     """Label spreading (Zhou et al. 2004) over a sparse cosine-neighbour graph, with scikit-learn's contract.
@@ -51,10 +54,8 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     tol : the relative residual to which (I − αW) Z = Y is solved.
     random_state : for "hamming"; None draws the hyperplanes from the operating system's generator.
     threads : at most so many; None: the cores there are, at most 8. Results do not depend on it.
-    search : "exact" compares every pair of points; "approximate" finds about `recall` of the true neighbours in much less time,
-        with the `ann` extra (faiss); "auto" is exact up to 100,000 points, and approximate beyond where the extra is installed.
-    recall : the share of the true neighbours that an approximate search must find on a sample.
-    verbose : print how much memory `fit` will take at most before it starts, and what was found after it.
+    recall : the share of the true neighbours that must be found. 1 compares every pair of points; less is an approximate search
+        in much less time, with the `ann` extra (faiss). "auto" is 1 up to 100,000 points, and 0.95 beyond where that is installed.
 
     Unlabelled in `y`: −1 in an array of numbers or objects; in an array of strings "-1", which is what numpy makes of −1
     there, or "". (scikit-learn takes −1 only.)
@@ -64,6 +65,8 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     classes_, X_, transduction_ (label of each point by propagation, the given ones too), label_distributions_,
     confidence_ (1 − entropy/log C), graph_ (normalised W), n_iter_, residual_, n_features_in_, recall_ (the share of true
     neighbours in the graph, estimated on a sample of 1000 points; 1 of an exact search).
+
+    The logger "grapevine" tells at level INFO how much memory `fit` will take at most, before it starts, and the recall.
     """
 
     def __init__(
@@ -78,9 +81,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         tol: float = 1e-6,
         random_state: Any = None,
         threads: int | None = None,
-        search: str = "auto",
-        recall: float = 0.95,
-        verbose: bool = False,
+        recall: float | str = "auto",
     ):
         self.n_neighbors = n_neighbors
         self.alpha = alpha
@@ -91,9 +92,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         self.tol = tol
         self.random_state = random_state
         self.threads = threads
-        self.search = search
         self.recall = recall
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -105,7 +104,6 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         """Spread the labels in `y` over all rows of X."""
         one_of("affinity", self.affinity, ("cosine", "hamming", "precomputed"))
         one_of("preset", self.preset, PRESETS)
-        one_of("search", self.search, approximate.SEARCHES)
         check_alpha(self.alpha)
         X, y = validate_data(self, X, y, **self._accepted())
         known = _is_labelled(y)
@@ -117,8 +115,8 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         y_codes = np.full(len(y), -1)
         y_codes[known] = codes
         self.X_, self.recall_ = X, 1.0
-        if self.verbose and self.affinity != "precomputed":
-            print(f"{len(y):,} points × {X.shape[1]} features: `fit` takes at most {self._memory(*X.shape):.1f} GB besides X.")
+        if self.affinity != "precomputed":
+            LOG.info(f"{len(y):,} points × {X.shape[1]} features: fit takes at most {self._memory(*X.shape):.2f} GB besides them")
         self.graph_ = self._graph(X)
         Y = label_matrix(y_codes, len(self.classes_), self.preset)
         Z, self.residual_, self.n_iter_ = solve(self.graph_, Y, self.alpha, self.tol, threads=self.threads)
@@ -127,9 +125,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
         self.label_distributions_ = distributions(Z)
         labels, self.confidence_ = labels_and_confidence(Z)
         self.transduction_ = self._named(labels)
-        if self.verbose:
-            found = "all" if self.recall_ == 1 else f"about {self.recall_:.1%} of"
-            print(f"The graph has {found} the true neighbours; residual {self.residual_:.1e} after {self.n_iter_} iterations.")
+        LOG.info(f"the graph has {self.recall_:.1%} of the true neighbours; residual {self.residual_:.1e}")
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -182,9 +178,10 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     def _own_neighbours(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Index and similarity of each fitted point's neighbours."""
         k, by_bits = self.n_neighbors, self.affinity == "hamming"
-        if approximate.chosen(self.search, len(points)):
+        share = approximate.wanted(self.recall, len(points))
+        if share < 1:
             find = approximate.nearly_nearest if by_bits else approximate.nearly_nearest_cosine
-            index, measure, self.recall_, _ = find(self._points if by_bits else points, k, self.recall, self.threads)
+            index, measure, self.recall_, _ = find(self._points if by_bits else points, k, share, self.threads)
         elif by_bits:
             index, measure = nearest(self._points, k, threads=self.threads)
         else:
@@ -194,7 +191,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     def _memory(self, n: int, d: int) -> float:
         """GB at most: the search, and then the graph and the solution, which hold the search's lists besides their own."""
         k, threads = self.n_neighbors, thread_count(self.threads, n)
-        nearly = approximate.chosen(self.search, n)
+        nearly = approximate.wanted(self.recall, n) < 1
         points = 8 * d if self.affinity == "cosine" else 0
         bits = approximate.BITS if self.affinity == "cosine" else self.bits
         held = bits // 8 * (1 if self.affinity == "hamming" else 0)
