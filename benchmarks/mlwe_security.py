@@ -1,4 +1,4 @@
-"""How hard the module-LWE problems of `grapevine.crypto.mlwe` are, and how large its noise and flood margins.
+"""How hard the module-LWE problems of `grapevine.crypto.mlwe` and `product` are, and how large their noise and flood margins.
 
     python benchmarks/mlwe_security.py [--quick]
 
@@ -15,7 +15,7 @@ import argparse
 import math
 from dataclasses import dataclass
 
-from grapevine.crypto import mlwe
+from grapevine.crypto import mlwe, product
 from grapevine.crypto.lattice import SIGMA, TAIL
 
 
@@ -125,8 +125,38 @@ def failure(params: mlwe.Params) -> float:
     return 1 - 2 * margin**2 / params.dimension / math.log(2)  # Hoeffding
 
 
+def spread_failure(scale: product.Scale) -> float:
+    """log2 of a bound on the chance that one score of the private spread is wrong: Chernoff's, for the rounding of u against a
+    ternary secret, with what the flood leaves of the margin."""
+    n = product.RING * product.RANK
+    room = 2.0 ** (scale.kept - scale.t_bits - 1) - 1.5 * 2.0 ** (scale.flood_bits - product.LOG_Q + scale.kept) - 1
+    lambdas = [i / 1000 for i in range(1, 6001)]
+    best = min(n * math.log(1 / 3 + 2 / 3 * math.sinh(x / 2) / (x / 2)) - x * room for x in lambdas)
+    return 1 + best / math.log(2)
+
+
 def ours(params: mlwe.Params, samples: float = math.inf) -> LWE:
     return LWE(params.dimension, mlwe.LOG_Q, math.sqrt(2 / 3), SIGMA, samples)
+
+
+def show_attacks(name: str, lwe: LWE) -> None:
+    beta, d = primal(lwe)
+    print(f"  {name}")
+    bits = f"core-SVP {core_svp(beta):.1f}, quantum {0.265 * beta:.1f}, MATZOV {matzov(beta, d):.1f}"
+    print(f"    primal: beta {beta}, d {d}: {bits}")
+    beta, d, best = dual(lwe)
+    print(f"    dual:   beta {beta}, d {d}: core-SVP {best:.1f}")
+
+
+def show_spread() -> None:
+    n = product.RING * product.RANK
+    print(f"\nprivate spread: module-LWE, n = {product.RING} x {product.RANK}, q = 2^{product.LOG_Q}, ternary secret")
+    show_attacks("the parties' key, and the server's encryption of zero", LWE(n, product.LOG_Q, math.sqrt(2 / 3), SIGMA))
+    print("  largest label, log2 t, room of a row, flood bits, bits kept, log2 distance of 500 x 60 scores, log2 failure of one")
+    for most in (1, 2, 255):
+        s = product.Scale(most)
+        margins = f"{product.flood_distance(500, 60, most):.1f} {spread_failure(s):.1f}"
+        print(f"    {most}: {s.t_bits} {s.room} {s.flood_bits} {s.kept} {margins}")
 
 
 def main() -> None:
@@ -145,12 +175,7 @@ def main() -> None:
         "k's encryption of zero (3584 samples)": ours(params, params.dimension),
     }
     for name, lwe in cases.items():
-        beta, d = primal(lwe)
-        print(f"  {name}")
-        bits = f"core-SVP {core_svp(beta):.1f}, quantum {0.265 * beta:.1f}, MATZOV {matzov(beta, d):.1f}"
-        print(f"    primal: beta {beta}, d {d}: {bits}")
-        beta, d, bits = dual(lwe)
-        print(f"    dual:   beta {beta}, d {d}: core-SVP {bits:.1f}")
+        show_attacks(name, lwe)
 
     beta, d = primal(HE_STANDARD)
     print(f"  for comparison, n = 4096, log2 q = 109: beta {beta}: core-SVP {core_svp(beta):.1f}, MATZOV {matzov(beta, d):.1f}")
@@ -160,6 +185,7 @@ def main() -> None:
         p = mlwe.Params(bits)
         distance, wrong = flood_distance(p, 500, 500), failure(p)
         print(f"  {bits}: {p.log_t} {p.flood_bits} {p.kept} {error_sigma(p):.0f} {distance:.1f} {wrong:.0f}")
+    show_spread()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The server's matrix times the parties' labels, and every party gets its own rows: the arithmetic, without any networking.
 
-The parties hold the rows of a label matrix Y (L labelled rows, c columns of 0 and 1), the server holds S (whole numbers, a row
-for every row of every party, a column for every labelled row). Party j gets Z_j = S_j Y for its own rows, and nobody gets more.
+The parties hold the rows of a label matrix Y (L labelled rows, c columns of whole numbers 0 to `most`; 0 and 1 unless it is
+told), the server holds S (whole numbers, a row for every row of every party, a column for every labelled row). Party j gets
+Z_j = S_j Y for its own rows, and nobody gets more.
 
     party i                                     server                                     party j
     -------                                     ------                                     -------
@@ -14,15 +15,16 @@ for every row of every party, a column for every labelled row). Party j gets Z_j
                                                   v      += flood                          unused coefficients are drawn anew
                                                              -- u, v, rounded -->          Z = round((v - <u, s>) t / q)
 
-Parameters (derived in docs/mlwe-parameters.md): ring Z_q[x]/(x^512 + 1), rank 9, q = 2^96 in four limbs of 24 bits, ternary
-secrets, errors of standard deviation 3.2, t = 2^16. Every row of S is scaled so that it sums to at most t - 1, which bounds Z:
-labels and normalised scores do not depend on a row's scale, and j learns no magnitudes.
+Parameters (derived in docs/mlwe-parameters.md): ring Z_q[x]/(x^512 + 1), rank 9, q = 2^96 in three limbs of 32 bits, ternary
+secrets, errors of standard deviation 3.2, t = 2^16, or 2^22 where labels are larger than 1 (`Scale`). Every row of S is scaled so
+that it sums to at most (t - 1) / most, which bounds Z: labels and normalised scores do not depend on a row's scale, and j learns
+no magnitudes.
 
 Security claim, for honest-but-curious parties:
 - the server learns nothing of Y but its size. Assumption: module-LWE with these parameters; no party tells it the shared seed.
 - party j learns Z_j, its own rows up to their scale, and nothing more of S or Y: u is hidden by the encryption of zero
-  (module-LWE with the server's secret w), the error, which depends on S, by the flood (statistical distance 2^-49 for 500 rows
-  and 60 columns; `flood_distance`).
+  (module-LWE with the server's secret w), the error, which depends on S, by the flood (statistical distance 2^-49.8 for 500 rows
+  and 60 columns of 0 and 1, 2^-46.8 of larger labels; `flood_distance`).
 - party i learns nothing of others: their ciphertexts go to the server alone, over TLS.
 Collusion: the server and any one party together know s and S, and read all labels. They could from Z and S alone, by solving the
 equations; label differential privacy covers both. Not covered: a server or a party that does not follow the protocol.
@@ -31,29 +33,62 @@ equations; label differential privacy covers both. Not covered: a server or a pa
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from grapevine.core.errors import Mistake
-from grapevine.crypto.lattice import EXACT, SIGMA, convolve, gauss, ternary
+from grapevine.crypto.lattice import EXACT, SIGMA, convolve, from_bytes, gauss, ternary, to_bytes
 from grapevine.crypto.stream import Stream, context
 
 RING, RANK = 512, 9
-LIMB, LIMBS = 24, 4  # q = 2^96
+LIMB, LIMBS = 32, 3
+LOG_Q = LIMB * LIMBS
 FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of a sum of three uniforms on [0, 1]
-BYTES = LIMB * LIMBS // 8  # of a value mod q
-T_BITS = 16
-MOST = (1 << T_BITS) - 1  # what a row of S may sum to
-FLOOD_BITS = 75  # the flood is the sum of three uniform integers of this many bits: 3/32 of the rounding margin q/2t
-KEPT = 24  # top bits of a returned coefficient that travel
+BYTES = LOG_Q // 8  # of a value mod q
 MASK = (1 << LIMB) - 1
+LARGEST = 255  # entry of Y
 
 
-def scaled(S: np.ndarray) -> np.ndarray:
-    """Rows of S as whole numbers that sum to at most MOST, each row by its own scale. A row of zeros stays."""
+@dataclass(frozen=True)
+class Scale:
+    """The part of the scheme that depends on the largest entry of Y. Everybody takes it from the same setting.
+
+    `room` is what a row of S may sum to: room · most < t = 2^t_bits, so that Z does not wrap. The flood is the sum of three
+    uniform integers of `flood_bits` bits; it and the rounding to the top `kept` bits fit the margin q/2t.
+    """
+
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.most <= LARGEST:
+            raise Mistake(f"labels up to {self.most} cannot be sealed: scale them to whole numbers of 0 to {LARGEST} at most.")
+
+    @property
+    def room(self) -> int:
+        return (1 << 16) - 1 if self.most == 1 else min((1 << 15) - 1, ((1 << self.t_bits) - 1) // self.most)
+
+    @property
+    def t_bits(self) -> int:
+        return 16 if self.most == 1 else 22
+
+    @property
+    def flood_bits(self) -> int:
+        return 75 if self.most == 1 else 71
+
+    @property
+    def kept(self) -> int:
+        return 24 if self.most == 1 else 32
+
+
+MOST = Scale().room
+
+
+def scaled(S: np.ndarray, most: int = 1) -> np.ndarray:
+    """Rows of S as whole numbers that sum to at most `Scale(most).room`, each row by its own scale. A row of zeros stays."""
     S = np.maximum(S, 0.0)
     total = S.sum(1, keepdims=True)
-    return np.floor(S * (MOST / np.where(total > 0, total, 1.0)))
+    return np.floor(S * (Scale(most).room / np.where(total > 0, total, 1.0)))
 
 
 def rows_per_ciphertext(columns: int) -> int:
@@ -79,19 +114,23 @@ def public_key(public: bytes, s: np.ndarray, stream: Stream) -> np.ndarray:
     return to_wire(limbs)
 
 
-def encrypt(public: bytes, whose: str, s: np.ndarray, Y: np.ndarray, stream: Stream) -> np.ndarray:
+def encrypt(public: bytes, whose: str, s: np.ndarray, Y: np.ndarray, stream: Stream, most: int = 1) -> np.ndarray:
     """b_l for a party's labelled rows: (L_i, RING, BYTES). `whose` names the party, and with it the a_l."""
+    scale = Scale(most)
+    if Y.size and not 0 <= Y.min() <= Y.max() <= most:
+        raise Mistake(f"a label matrix has entries beyond 0 to {most}, which is what was agreed: scale it first.")
     limbs = _inner(public, f"rows of {whose}", len(Y), s)
     limbs[0] += gauss(stream, limbs[0].shape)
-    limbs[-1, :, : Y.shape[1]] += Y.astype(np.int64) << (LIMB - T_BITS)
+    limbs[-1, :, : Y.shape[1]] += Y.astype(np.int64) << (LIMB - scale.t_bits)
     return to_wire(limbs)
 
 
-def decrypt(s: np.ndarray, u: np.ndarray, v: np.ndarray, rows: int, columns: int) -> np.ndarray:
+def decrypt(s: np.ndarray, u: np.ndarray, v: np.ndarray, rows: int, columns: int, most: int = 1) -> np.ndarray:
     """A party's own rows of Z: int64 (rows, columns)."""
-    inner = convolve(from_wire(u, KEPT // 8)[0], s[:, None])[:, 0]
-    step = KEPT - T_BITS
-    values = from_wire(v, KEPT // 8)[0].astype(np.int64) - inner + (1 << (step - 1)) >> step & MOST
+    scale = Scale(most)
+    inner = convolve(from_bytes(u).astype(np.float64), s[:, None])[:, 0]
+    step = scale.kept - scale.t_bits
+    values = from_bytes(v) - inner + (1 << (step - 1)) >> step & ((1 << scale.t_bits) - 1)
     per = rows_per_ciphertext(columns)
     return values[:, : per * columns].reshape(-1, columns)[:rows]
 
@@ -105,22 +144,24 @@ def _inner(public: bytes, label: str, count: int, s: np.ndarray) -> np.ndarray:
 
 
 def evaluate(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
-             stream: Stream) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+             stream: Stream, most: int = 1) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """(u, v) for one party's rows of S (whole numbers, `scaled`), whose columns are the parties' labelled rows in order."""
-    out = _rounded(hidden(public, bodies, key, S, columns, stream))
+    out = _rounded(hidden(public, bodies, key, S, columns, stream, most), Scale(most).kept)
     return out[:, :RANK], out[:, RANK]
 
 
 def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
-           stream: Stream) -> np.ndarray:  # fmt: skip
+           stream: Stream, most: int = 1) -> np.ndarray:  # fmt: skip
     """(u, v) before they are rounded: int64 (LIMBS, ciphertexts, RANK + 1, RING)."""
-    per = rows_per_ciphertext(columns)
+    scale, per = Scale(most), rows_per_ciphertext(columns)
+    if S.size and (S.min() < 0 or S.sum(1).max() > scale.room):
+        raise Mistake(f"a row of S sums to more than {scale.room}, and its scores would wrap: scale it first.")
     count = -(-len(S) // per)
     padded = np.zeros((count * per, S.shape[1]))
     padded[: len(S)] = S
     rows = padded.reshape(count, per, S.shape[1])
     sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
-    assert MOST << LIMB <= EXACT  # a row's entries sum to at most MOST, so its products do to MOST · 2^LIMB
+    assert scale.room << LIMB <= EXACT  # a row's entries sum to at most `room`, so its products do to room · 2^LIMB
     for limb in range(LIMBS):
         a = np.concatenate([_expand(public, f"rows of {name}", limb, len(body)) for name, body in bodies.items()])
         b = np.concatenate([from_wire(body)[limb] for body in bodies.values()])
@@ -129,7 +170,7 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
             part = (rows[:, k] @ both).astype(np.int64).reshape(count, RANK + 1, RING)
             sums[limb] += _shift(part, columns * k)
     _add_zero(public, key, sums, stream)
-    _add_flood(sums[:, :, RANK], per * columns, stream)
+    _add_flood(sums[:, :, RANK], per * columns, stream, scale.flood_bits)
     return sums
 
 
@@ -142,12 +183,12 @@ def _add_zero(public: bytes, key: np.ndarray, sums: np.ndarray, stream: Stream) 
     sums[0, :, :RANK] += gauss(stream, sums[0, :, :RANK].shape)
 
 
-def _add_flood(body: np.ndarray, used: int, stream: Stream) -> None:
-    """Three uniform integers of FLOOD_BITS bits, less their mean, on every coefficient; what carries no score is drawn anew."""
+def _add_flood(body: np.ndarray, used: int, stream: Stream, flood_bits: int) -> None:
+    """Three uniform integers of `flood_bits` bits, less their mean, on every coefficient; what carries no score is drawn anew."""
     for limb in range(LIMBS):
-        bits = min(LIMB, FLOOD_BITS - LIMB * limb)
+        bits = min(LIMB, flood_bits - LIMB * limb)
         body[limb] += (stream.array((3, *body[limb].shape), "uint32") >> np.uint32(32 - bits)).astype(np.int64).sum(0)
-    body[-1] -= 3 << (FLOOD_BITS - 1 - LIMB * (LIMBS - 1))
+    body[-1] -= 3 << (flood_bits - 1 - LIMB * (LIMBS - 1))
     free = body[..., used:]
     free[...] = stream.array(free.shape, "uint32").astype(np.int64)
 
@@ -157,11 +198,12 @@ def _shift(values: np.ndarray, by: int) -> np.ndarray:
     return np.concatenate([-values[..., RING - by :], values[..., : RING - by]], -1) if by else values
 
 
-def _rounded(sums: np.ndarray) -> np.ndarray:
-    """The top KEPT bits of each value mod q, rounded to nearest, as bytes."""
+def _rounded(sums: np.ndarray, kept: int) -> np.ndarray:
+    """The top `kept` bits of each value mod q, rounded to nearest, as bytes."""
     limbs = _carried(sums)
-    top = (limbs[-1] << LIMB) + limbs[-2] + (1 << (2 * LIMB - KEPT - 1)) >> (2 * LIMB - KEPT)
-    return np.ascontiguousarray(top, "<i8")[..., None].view(np.uint8)[..., : KEPT // 8]
+    drop = LIMB - kept
+    top = limbs[-1] + (1 << (drop - 1)) >> drop if drop else limbs[-1] + (limbs[-2] >> (LIMB - 1))
+    return to_bytes(top, kept // 8)
 
 
 # ---- values mod q ----
@@ -170,7 +212,7 @@ def _rounded(sums: np.ndarray) -> np.ndarray:
 def _expand(public: bytes, label: str, limb: int, count: int) -> np.ndarray:
     """One limb of public uniform values out of the seed: float64 (count, RANK, RING)."""
     words = Stream(public, context(f"product {label}", limb=limb)).array((count, RANK, RING), "uint32")
-    return (words >> np.uint32(32 - LIMB)).astype(np.float64)
+    return words.astype(np.float64)
 
 
 def _carried(limbs: np.ndarray) -> np.ndarray:
@@ -183,21 +225,19 @@ def _carried(limbs: np.ndarray) -> np.ndarray:
 
 
 def to_wire(limbs: np.ndarray) -> np.ndarray:
-    values = np.ascontiguousarray(np.moveaxis(_carried(limbs), 0, -1), "<i8")
-    return np.ascontiguousarray(values[..., None].view(np.uint8)[..., : LIMB // 8]).reshape(*values.shape[:-1], BYTES)
+    values = np.ascontiguousarray(np.moveaxis(_carried(limbs), 0, -1).astype("<u4"))
+    return values.view(np.uint8)
 
 
-def from_wire(data: np.ndarray, width: int = BYTES) -> np.ndarray:
-    """Limbs first, float64; `width` bytes a value."""
-    padded = np.zeros((*data.shape[:-1], width * 8 // LIMB, 4), np.uint8)
-    padded[..., : LIMB // 8] = data.reshape(padded.shape[:-1] + (LIMB // 8,))
-    return np.moveaxis(padded.view("<u4")[..., 0], -1, 0).astype(np.float64)
+def from_wire(data: np.ndarray) -> np.ndarray:
+    """Limbs first, float64."""
+    return np.moveaxis(np.ascontiguousarray(data).view("<u4"), -1, 0).astype(np.float64)
 
 
-def sizes(labelled: int, rows: int, columns: int) -> dict[str, int]:
+def sizes(labelled: int, rows: int, columns: int, most: int = 1) -> dict[str, int]:
     """Bytes of a party: `up` (its labels and the key), `down` (its own rows)."""
     ciphertexts = -(-rows // rows_per_ciphertext(columns))
-    return dict(up=BYTES * RING * (labelled + RANK), down=ciphertexts * (RANK + 1) * RING * KEPT // 8)
+    return dict(up=BYTES * RING * (labelled + RANK), down=ciphertexts * (RANK + 1) * RING * Scale(most).kept // 8)
 
 
 def error_sigma(norm: float) -> float:
@@ -205,7 +245,8 @@ def error_sigma(norm: float) -> float:
     return SIGMA * math.sqrt(norm**2 + 2 * RING * RANK * 2 / 3)
 
 
-def flood_distance(rows: int, columns: int) -> float:
+def flood_distance(rows: int, columns: int, most: int = 1) -> float:
     """log2 of the statistical distance between a party's view of the errors and one that ignores S, at the worst: every row of S
     rests on one label. See docs/mlwe-parameters.md."""
-    return math.log2(error_sigma(MOST) * math.sqrt(rows * columns) * math.sqrt(FISHER) / 2) - FLOOD_BITS
+    scale = Scale(most)
+    return math.log2(error_sigma(scale.room) * math.sqrt(rows * columns) * math.sqrt(FISHER) / 2) - scale.flood_bits
