@@ -30,6 +30,8 @@ SMALL = {
     "fedrgd": dict(period=8),
     "fedanchor": dict(epochs=1, batch=50, pretrain=1), "semifl": dict(server_epochs=2), "tuor": dict(server_epochs=10),
     "fedcon": dict(epochs=1, hidden=32, server_epochs=2, server_lr=0.05),
+    "sage": dict(epochs=2, batch=16), "fedlabel": dict(epochs=2, batch=16), "cbafed": dict(epochs=3, batch=10),
+    "feddb": dict(batch=16, epochs=2), "fl2": dict(epochs=1, server_epochs=2, pretrain=2),
 }  # fmt: skip
 
 

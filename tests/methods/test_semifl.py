@@ -7,19 +7,20 @@ from federation import close, halved, labels_at_server, messages, same, spied
 
 import grapevine as gv
 from grapevine import methods
+from grapevine.learn import alternate
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.learn.schedules import cosine
 from grapevine.run.experiment import Experiment
 
 
 def test_global_momentum_by_hand(digits):
-    method = methods.SemiFL(global_momentum=0.5)
+    method = methods.SemiFL()
     server, _ = labels_at_server(digits, method, model="linear")
     w = {name: torch.full_like(v, 10.0) for name, v in server.model().state().items()}
     mean = lambda value: {name: torch.full_like(v, value) for name, v in w.items()}  # noqa: E731
-    w, v = method._aggregate(server, w, {}, mean(8.0))  # v = 10 − 8 = 2, w = 8
+    w, v = alternate.with_momentum(server, w, {}, mean(8.0), 0.5)  # v = 10 − 8 = 2, w = 8
     assert all((x == 8).all() for x in w.values()) and all((x == 2).all() for x in v.values())
-    w, v = method._aggregate(server, w, v, mean(7.0))  # v = 0.5 · 2 + (8 − 7) = 2, w = 6
+    w, v = alternate.with_momentum(server, w, v, mean(7.0), 0.5)  # v = 0.5 · 2 + (8 − 7) = 2, w = 6
     assert all((x == 6).all() for x in w.values()) and all((x == 2).all() for x in v.values())
 
 

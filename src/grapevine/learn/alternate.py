@@ -21,7 +21,7 @@ from grapevine.learn.bases import own_rows
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.mixing import mixup
 from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
-from grapevine.learn.training import Weights, clip, nesterov, passes, train
+from grapevine.learn.training import Weights, add, clip, nesterov, parameter_names, passes, subtract, train
 
 QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
 REVEALS = dict(statistics="sums of activations over this party's rows and of their squares, layer by layer")
@@ -91,6 +91,14 @@ def descend(
 ) -> int:
     """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's."""
     return train(model, batches, loss, nesterov(model, lr, method.momentum, method.weight_decay), rng, clip(method.clip))
+
+
+def with_momentum(server: Server, weights: Weights, velocity: Weights, mean: Weights, momentum: float) -> tuple[Weights, Weights]:
+    """v ← β_g v + (w − mean), w ← w − v for what is trained; running statistics are the mean's. The weights, and v."""
+    names = parameter_names(server.model())
+    moved = subtract(weights, {name: mean[name] for name in names})
+    velocity = add(moved, velocity, momentum) if velocity else moved
+    return {**mean, **subtract(weights, velocity)}, velocity
 
 
 def note_qualified(server: Server, replies: dict[Id, dict]) -> None:

@@ -24,10 +24,10 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None) 
     return _mean(loss, weight)
 
 
-def consistency_kl(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean over the batch of KL(target ‖ softmax(logits)); `target` are probabilities."""
+def consistency_kl(logits: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean over the batch of weight · KL(target ‖ softmax(logits)); `target` are probabilities."""
     target = target.detach()
-    return _mean(-(target * logits.log_softmax(-1)).sum(-1) - torch.special.entr(target).sum(-1))
+    return _mean(-(target * logits.log_softmax(-1)).sum(-1) - torch.special.entr(target).sum(-1), weight)
 
 
 def consistency_mse(logits: Tensor, target: Tensor) -> Tensor:

@@ -40,6 +40,11 @@ TABLE = {
     "fedmatch": ("fedmatch", "FedMatch"),
     "fedsiam": ("fedsiam", "FedSiam"),
     "fedrgd": ("fedrgd", "FedRGD"),
+    "sage": ("sage", "SAGE"),
+    "fedlabel": ("fedlabel", "FedLabel"),
+    "feddb": ("feddb", "FedDB"),
+    "cbafed": ("cbafed", "CBAFed"),
+    "fl2": ("fl2", "FL2"),
 }
 
 

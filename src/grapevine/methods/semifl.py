@@ -21,7 +21,7 @@ import torch
 from grapevine.core import Client, Method, Network, Predict, Server, param, step
 from grapevine.core.reply import COUNT
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, add, alternate, average, bases, parameter_names, subtract
+from grapevine.learn import Weights, alternate, average, bases
 from grapevine.learn.alternate import FixMix
 from grapevine.learn.labels import likeliest
 from grapevine.learn.normalisation import with_static_norm
@@ -103,17 +103,11 @@ class SemiFL(Method):
         used = {id: reply for id, reply in replies.items() if reply["n"]}
         velocity = state["velocity"]
         if used:
-            weights, velocity = self._aggregate(server, weights, velocity, average(used, by=None))
+            mean = average(used, by=None)
+            weights, velocity = alternate.with_momentum(server, weights, velocity, mean, self.global_momentum)
         weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)
         statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
         return dict(weights=weights, velocity=velocity, statistics=statistics, round=t + 1)
-
-    def _aggregate(self, server: Server, weights: Weights, velocity: Weights, mean: Weights) -> tuple[Weights, Weights]:
-        """v ← β_g v + (w − mean), w ← w − v for what is trained; running statistics are the mean's."""
-        names = parameter_names(server.model())
-        moved = subtract(weights, {name: mean[name] for name in names})
-        velocity = add(moved, velocity, self.global_momentum) if velocity else moved
-        return {**mean, **subtract(weights, velocity)}, velocity
 
     def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
         model, rows, mix = server.model(weights), bases.own_rows(server), self.mix if self.server_mixup else 0.0

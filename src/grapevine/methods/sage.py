@@ -1,0 +1,51 @@
+"""SAGE. Liu, Shang, Zhang, Lu, Gong, Xue, Wang: "Mind the Gap: Confidence Discrepancy Can Guide Federated Semi-Supervised
+Learning Across Pseudo-Mismatch", CVPR 2025.
+
+The model as the server sent it and the model in training both label the weak view of a row (collaborative pseudo-labels). Where
+they differ in confidence, the local label moves towards the global one (confidence-driven soft correction), and the strong view
+learns the mixture. The server averages by numbers of rows, as FedAvg.
+
+Departures: a round is `epochs` passes over a client's rows; in the authors' code it is n/128 steps of 256 rows, twice as many.
+The last, smaller batch of a pass is used. The learning rate is constant, as theirs. A batch in which nothing is labelled and
+nothing is used moves nothing, and a client that took no step is left out. κ is given as the difference at which λ is ½.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from grapevine.core import Client, param, step
+from grapevine.core.reply import COUNT
+from grapevine.learn import bases
+from grapevine.learn.losses import consistency_kl
+from grapevine.learn.pseudo import fit_two_models, softly_corrected
+from grapevine.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class SAGE(FedAvg):
+    """FixMatch at the clients, its labels corrected by the global model where the two differ in confidence."""
+
+    name = "sage"
+    title = "SAGE: local labels corrected by the global model where their confidences differ (Liu et al. 2025)"
+
+    lr: float = param(0.1, "η", "learning rate of the clients", above=0)
+    epochs: int = param(5, "E", "passes over all rows per round", least=1)
+    batch: int = param(128, "B", "labelled rows in a batch", least=1)
+    momentum: float = param(0.9, "", "momentum of SGD, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(1e-4, "", "L2 penalty", least=0)
+    ratio: int = param(2, "μ", "unlabelled rows in a batch for each labelled one", least=1)
+    threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
+    half: float = param(0.05, "ln 2 / κ", "difference of confidences at which local and global label weigh the same", above=0)
+    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
+
+    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT))
+    def train(self, client: Client, weights: dict, round: int) -> dict:
+        return fit_two_models(self, client, weights, round, self.rule)
+
+    def rule(self, own: Tensor, sent: Tensor, taught: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """λ_u · mean 1[used] KL(target ‖ p(strong))."""
+        target, used = softly_corrected(own.detach().softmax(-1), sent.softmax(-1), self.threshold, self.half)
+        return self.weight * consistency_kl(taught, target, used), target.argmax(-1), used
