@@ -109,7 +109,7 @@ def test_numbers_that_cannot_work_are_refused(name):
     ("xclp", dict(init="simclr"), "init=simclr is not known: take supervised, contrastive, pretrained or random"),
     ("xclp", dict(neighbours=0), "neighbours=0 cannot work"),
     ("perclient-lp", dict(alpha=1.0), "alpha=1 cannot work: take 0 or more and less than 1"),
-    ("protofssl", dict(preset="mine"), "preset=mine is not known: take paper or code"),
+    ("protofssl", dict(preset="mine"), "preset=mine is not known: take default, paper or code"),
     ("fedsiam", dict(upload="all"), "upload=all is not known: take both or layers"),
     ("mixmatch", dict(base="scaffold"), "base=scaffold is not known: take fedavg or fedprox"),
 ])  # fmt: skip

@@ -10,7 +10,7 @@ from federation import Federation, close, stream
 from grapevine import core, methods
 from grapevine.core import wire
 from grapevine.core.errors import Mistake
-from grapevine.learn import prototypes
+from grapevine.learn import prototypes, training
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.methods import protofssl
 from grapevine.run.experiment import Experiment
@@ -35,7 +35,7 @@ def slow_episode(m, f, S, yS, Q, yQ, U, helpers, through=False):
 
     def probabilities(v, centres):
         d = {k: ((v - c) ** 2).sum() for k, c in centres.items()}
-        d = {k: value / len(v) if m.preset == "code" else value for k, value in d.items()}
+        d = {k: value / len(v) if m.preset != "paper" else value for k, value in d.items()}
         total = torch.logsumexp(-torch.stack(list(d.values())), 0)
         return {k: torch.exp(-value - total) for k, value in d.items()}
 
@@ -57,7 +57,7 @@ def slow_episode(m, f, S, yS, Q, yQ, U, helpers, through=False):
     return loss, guesses
 
 
-@pytest.mark.parametrize("preset", ["paper", "code"])
+@pytest.mark.parametrize("preset", ["default", "paper", "code"])
 @pytest.mark.parametrize("alternative", [False, True])
 def test_protofssl_episode_against_the_equations(digits, preset, alternative):
     m = methods.ProtoFSSL(helpers=2, unlabelled=5, temperature=0.7, preset=preset, alternative=alternative)
@@ -87,7 +87,7 @@ def test_protofssl_episode_against_the_equations(digits, preset, alternative):
     assert labels.tolist() == guesses
 
 
-@pytest.mark.parametrize("preset", ["paper", "code"])
+@pytest.mark.parametrize("preset", ["default", "paper", "code"])
 def test_protofssl_gradient_goes_through_pseudo_labels_with_preset_code_alone(digits, preset):
     m = methods.ProtoFSSL(helpers=2, unlabelled=5, temperature=0.7, weight=1.0, preset=preset)
     f = Federation(digits, m, labelled=(20, 4), unlabelled=(8, 9), model="mlp")
@@ -118,8 +118,9 @@ def test_protofssl_gradient_goes_through_pseudo_labels_with_preset_code_alone(di
         expected, _ = slow_episode(m, rows * s, S, y[S], Q, y[Q], U, helpers, through=how == "code")
         expected.backward()
         slopes[how] = s.grad.item()
-    assert model.features.s.grad.item() == pytest.approx(slopes[preset], rel=1e-3)
-    assert abs(slopes["paper"] - slopes["code"]) > 0.01 * abs(slopes[preset])
+    mine = "code" if preset == "code" else "paper"
+    assert model.features.s.grad.item() == pytest.approx(slopes[mine], rel=1e-3)
+    assert abs(slopes["paper"] - slopes["code"]) > 0.01 * abs(slopes[mine])
 
 
 def test_protofssl_mu_is_the_pull_of_fedprox(digits):
@@ -142,6 +143,86 @@ def test_protofssl_mu_is_the_pull_of_fedprox(digits):
 
     # A gradient near 0 is divided by its own size, so a few entries hang on rounding.
     assert (slow(5.0) > 1e-5).float().mean() < 0.01 and (slow(0.0) > 1e-5).float().mean() > 0.5
+
+
+def test_one_step_of_preset_code_is_the_authors(digits):
+    """Loss and gradient of all weights as fed/client.py of the released code writes them, in float64 and by hand: mean distances,
+    uniform average of helpers, sharpening, cross-entropy against probabilities, nothing for L2; then TensorFlow's RMSprop."""
+    m = methods.ProtoFSSL(helpers=2, unlabelled=6, steps_per_round=1, preset="code", weight_decay=0.5)
+    f = Federation(digits, m, labelled=(40, 40), unlabelled=(8, 9), model="mlp")
+    helpers = {j: helper(j, set(range(10))) for j in (0, 1)}
+    told = dict(weights=f.state["weights"], round=0, helpers=helpers)
+    found = f.server.ask(m.train, **told)[0]["weights"]
+    data, draw = f.data[0], stream(0, "train", 0)
+    S, Q = protofssl.support_and_query(data.labelled.y, 10, 1, 2, draw)
+    U = torch.randperm(8, generator=draw)[:6]
+    model = f.server.model(f.state["weights"]).double().train()
+    x = torch.cat([data.labelled.inputs(torch.cat([S, Q])), data.unlabelled.inputs(U)]).double()
+    z = model.features(x)
+    proto = torch.stack([z[: len(S)][data.labelled.y[S] == k].mean(0) for k in range(10)])
+    dists = lambda q, c: (q[:, None] - c[None]).square().mean(-1)  # noqa: E731
+    z_q, z_u = z[len(S) : len(S) + len(Q)], z[len(S) + len(Q) :]
+    loss = -torch.log_softmax(-dists(z_q, proto), 1)[torch.arange(len(Q)), data.labelled.y[Q]].mean()
+    each = [torch.softmax(-dists(z_u, helpers[j]["means"].double()), 1) for j in (0, 1)]
+    sharp = ((each[0] + each[1]) / 2) ** 2
+    target = sharp / sharp.sum(1, keepdim=True)
+    loss = loss - 0.3 * (target * torch.log_softmax(-dists(z_u, proto), 1)).sum(1).mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    for (name, w), g in zip(model.named_parameters(), gradients):
+        moved = w - 1e-3 * g / (0.1 * g * g).sqrt().add(1e-7)
+        sure = g.abs() > 1e-6  # a gradient near 0 is divided by its own size
+        torch.testing.assert_close(found[name].double()[sure], moved.detach()[sure], rtol=0, atol=2e-6)
+
+
+def test_preset_code_averages_uniformly_and_the_others_by_size(digits):
+    for preset in ("default", "paper", "code"):
+        m = methods.ProtoFSSL(helpers=2, steps_per_round=1, preset=preset)
+        f = Federation(digits, m, labelled=(40, 20), unlabelled=(8, 9), model="mlp")
+        replies = f.server.ask(m.train, weights=f.state["weights"], helpers={}, round=0)
+        n = (1, 1) if preset == "code" else tuple(len(d.labelled) + len(d.unlabelled) for d in f.data.values())
+        new = f.round()["weights"]
+        close(new, {k: sum(a * replies[i]["weights"][k].double() for i, a in enumerate(n)) / sum(n) for k in new})
+
+
+def test_a_kept_state_makes_two_rounds_of_one_step_what_one_round_of_two_is(digits):
+    """RMSprop alone: the same two gradients, with and without the mean of squares in between."""
+    data = digits.split(clients=1, labels="clients:60", seed=1)
+    x, y = data.client(0).labelled.inputs(), data.client(0).labelled.y
+    f = Federation(digits, methods.ProtoFSSL(helpers=1), labelled=(40,), unlabelled=(8,), model="mlp")
+
+    def steps(model, optimiser, n):
+        for _ in range(n):
+            optimiser.zero_grad()
+            model.features(x).square().sum(1)[y > 2].mean().backward()
+            optimiser.step()
+        return {name: w.clone() for name, w in model.state().items()}
+
+    new = lambda model: torch.optim.RMSprop(model.parameters(), 1e-3, alpha=0.9, eps=1e-7)  # noqa: E731
+    whole = f.server.model(f.state["weights"])
+    both = steps(whole, new(whole), 2)
+    first = f.server.model(f.state["weights"])
+    optimiser = new(first)
+    half = steps(first, optimiser, 1)
+    held = wire.decode(wire.encode(dict(value=training.kept(optimiser, first))))["value"]
+    ends = {}
+    for name, before in (("kept", held), ("anew", {})):
+        second = f.server.model(half)
+        again = new(second)
+        training.resume(again, second, before)
+        ends[name] = steps(second, again, 1)
+    close(ends["kept"], both, rtol=0, atol=0)
+    assert not all(torch.equal(ends["anew"][k], both[k]) for k in both)
+
+
+def test_keep_state_is_in_the_clients_memory_and_is_used(digits):
+    ends = {}
+    for keep in (False, True):
+        f = Federation(digits, methods.ProtoFSSL(helpers=2, steps_per_round=1, keep_state=keep), (40, 20), (8, 9), "mlp")
+        f.round()
+        assert ("optimiser" in f.memory(0)) is keep
+        ends[keep] = f.round()["weights"]
+    moved = {keep: sum((w - f.server.model().state()[k]).square().sum() for k, w in ends[keep].items()) for keep in ends}
+    assert moved[True] < moved[False]  # whoever begins anew takes a first step that is √10 times as long
 
 
 def test_protofssl_renews_helpers_at_its_interval(digits):
@@ -250,7 +331,7 @@ def test_protofssl_round(digits):
         for k in range(10):
             if common[k]:
                 centre = s["means"][k] if s["present"][k] else sum(common[k]) / len(common[k])
-                d[:, k] = (model.features(x) - centre).square().sum(-1)
+                d[:, k] = (model.features(x) - centre).square().mean(-1)  # the default's
         expected += torch.softmax(-d, 1) / len(sets)
     torch.testing.assert_close(predict(x), expected, rtol=1e-3, atol=1e-4)
 

@@ -80,6 +80,20 @@ def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) ->
     return torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
 
 
+def kept(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Weights]:
+    """What an optimiser remembers of every parameter by its name, for `client.memory`: momentum, mean squares, steps."""
+    names = {p: name for name, p in model.named_parameters()}
+    return {names[p]: {key: torch.as_tensor(value).cpu() for key, value in held.items() if value is not None}
+            for p, held in optimiser.state.items()}  # fmt: skip
+
+
+def resume(optimiser: torch.optim.Optimizer, model: nn.Module, held: dict[str, Weights]) -> None:
+    """An optimiser goes on with what `kept` found of a network with the same parameters; with nothing it begins anew."""
+    for name, p in model.named_parameters():
+        if name in held:
+            optimiser.state[p] = {key: value.clone().to(p.device if value.dim() else "cpu") for key, value in held[name].items()}
+
+
 def pull(towards: Weights, strength: float) -> Adjust:
     """Adds the gradient of strength/2 · ‖w − towards‖², the proximal term of FedProx."""
 

@@ -1,15 +1,22 @@
 """ProtoFSSL. Kim, Park, Sohn, Shu, Kim: "Federated Semi-Supervised Learning with Prototypical Networks", 2022, Algorithm 1.
 Clients exchange class prototypes, through the server, to pseudo-label each other's unlabelled rows.
 
-Departures and decisions: the distance is squared Euclidean as in Snell et al. (`preset=code`: its mean over the dimensions, as
-the authors' code has it); one "local epoch" is one gradient step on one episode, as their code runs it; no gradient through
-pseudo-labels (`preset=code`: as there); models are averaged by size (`preset=code`: uniformly); a class that a helper lacks is
-the mean over the helpers that have it, and so is a class that the client itself lacks. A class with fewer labels than support and
-query take gives its support first, but of two labels or more one is kept for the query, or nothing would be learned from labels;
-one label gives a prototype and no query. (The paper's classes have enough.) Labelled and unlabelled rows are disjoint.
-`--norm sbn` is here what their code calls so: batch normalisation whose running statistics are those of the last batch, averaged
-with the weights. RMSprop begins anew in every round: in the authors' simulation all clients share one optimiser, which parties
-with data of their own cannot.
+The distance: the paper says "Euclidean" and cites Snell et al., who square and sum it; the authors' code takes the *mean* of the
+squares over the d dimensions. The mean is the default, because the sum saturates the softmax of a wide network before training
+begins and because the paper's numbers were made with the mean. `noise` then is the paper's σ: it adds σ² to every mean distance on
+average, but d·σ² to a summed one, so that with `preset=paper` a noise of σ/√d adds what σ does in the paper.
+`preset=code` is the rest of the released code, too: the gradient goes through pseudo-labels, models are averaged uniformly, and
+there is no L2 penalty, since theirs is built into layers and never added to the loss (nor does their FedProx pull: its weights
+are numpy's; `mu` works here with every preset).
+
+Other decisions: one "local epoch" is one gradient step on one episode, as their code runs it; a class that a helper lacks is
+the mean over the helpers that have it, and so is a class that the client itself lacks (the code: a prototype infinitely far
+away). A class with fewer labels than support and query take gives its support first, but of two labels or more one is kept for
+the query, or nothing would be learned from labels; one label gives a prototype and no query. (The paper's classes have enough.)
+Labelled and unlabelled rows are disjoint. `--norm sbn` is here what their code calls so: batch normalisation whose running
+statistics are those of the last batch, averaged with the weights. RMSprop begins anew in every round, so that its first step is
+√10 times as long as later ones; in the authors' simulation all clients share one optimiser, which parties with data of their own
+cannot. `keep_state=true` keeps each client's running mean of squared gradients in its memory instead.
 `alternative=true` is Algorithm 2 of the appendix: the mean of the helpers' prototypes in place of the own support set.
 Noise on shared prototypes (section 7.1) comes from the operating system and does not repeat; it is not accounted as differential
 privacy.
@@ -32,8 +39,9 @@ from grapevine.learn.labels import sharpen
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.normalisation import BatchNorm2d, StaticBatchNorm2d, replace_norms
 from grapevine.learn.prototypes import Sets, mean_over, prototype_logits, prototypes, stack, votes
-from grapevine.learn.training import outputs
+from grapevine.learn.training import kept, outputs, resume
 
+PRESETS = ("default", "paper", "code")
 MEANS = "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it"
 
 
@@ -55,17 +63,25 @@ class ProtoFSSL(Method):
     weight: float = param(0.3, "λ", "weight of the unlabelled loss", least=0)
     temperature: float = param(0.5, "T", "sharpening of pseudo-labels", above=0)
     lr: float = param(1e-3, "η", "learning rate of RMSprop", above=0)
-    weight_decay: float = param(1e-4, "λ_L2", "L2 penalty", least=0)
+    weight_decay: float = param(1e-4, "λ_L2", "L2 penalty; none acts with preset=code", least=0)
     mu: float = param(0.0, "μ", "proximal term of FedProx; 0: FedAvg", least=0)
     noise: float = param(0.0, "σ", "standard deviation of the noise on shared prototypes", least=0)
     least: int = param(1, "", "a prototype of fewer rows than this is not shared", least=0)
     alternative: bool = param(False, "", "the appendix's Algorithm 2: global prototypes as support")
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
+    keep_state: bool = param(False, "", "RMSprop's mean of squared gradients stays in a client's memory between rounds")
+    preset: str = param(
+        "default", "", "default: mean distance; paper: summed; code: all that the released code does", choices=PRESETS
+    )
 
     @property
     def mean(self) -> bool:
         """Whether the distance is a mean over the dimensions."""
-        return self.preset == "code"
+        return self.preset != "paper"
+
+    @property
+    def decay(self) -> float:
+        """The L2 penalty that acts: in the released code none does."""
+        return 0.0 if self.preset == "code" else self.weight_decay
 
     def network(self, base: Network) -> Network:
         """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
@@ -107,9 +123,13 @@ class ProtoFSSL(Method):
             guessed[at] = labels
             return value
 
-        optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.weight_decay)
+        optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.decay)
+        if self.keep_state:
+            resume(optimiser, model, client.memory.get("optimiser", {}))
         adjust = pull(weights, self.mu) if self.mu else None
         steps = train(model, range(self.steps_per_round), loss, optimiser, draw, adjust)
+        if self.keep_state:
+            client.memory["optimiser"] = kept(optimiser, model)
         client.judge(guessed)
         # A client that learned nothing does not count in the average.
         n = len(client.data.labelled) + len(client.data.unlabelled) if steps else 0
