@@ -1,5 +1,7 @@
 """Foreign rows among a client's own."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from data_files import images, toy
@@ -17,6 +19,19 @@ def test_irrelevant_rows_come_beside_own_ones():
     assert (s.truth[600:] == IRRELEVANT).all() and len(s.x) == 900
     assert torch.equal(s.x[600:], other.x[s.foreign])
     assert sum(line["irrelevant"] for line in s.table()) == 300
+
+
+def test_foreign_rows_keep_the_number_of_their_own_class():
+    """MP-SSFL's "label overlapping"; a number that the data set does not have begins again at 0."""
+    data, other = toy(600, classes=4), toy(500, classes=7, name="other")
+    s = split(data, 5, labels="clients:100", irrelevant="other:0.5", foreign=other, validation=0)
+    for part in s.parts:
+        at = part.labelled >= 600
+        assert torch.equal(part.labels[at], other.y[s.foreign[part.labelled[at] - 600]] % 4)
+    assert len({int(y) for part in s.parts for y in part.labels[part.labelled >= 600]}) == 4
+    unknown = replace(other, y=torch.full_like(other.y, -1))
+    s = split(data, 5, labels="clients:100", irrelevant="other:0.5", foreign=unknown, validation=0)
+    assert all(((part.labels >= 0) & (part.labels < 4)).all() for part in s.parts)
 
 
 def test_foreign_pictures_are_fitted():

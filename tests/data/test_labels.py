@@ -164,12 +164,30 @@ def test_draw_takes_what_the_table_says():
 def test_flips_are_exact_at_every_client(p, per_client):
     """The paper's 200:20, 200:50 and 200:100."""
     given_, owner = rng(1).integers(0, 10, 2000), np.repeat(np.arange(10), 200)
-    changed = labels.flip(given_, owner, 10, p, rng(2)) != given_
+    changed = labels.flip(given_, owner, 10, labels.Flip(p), rng(2)) != given_
     assert np.bincount(owner[changed], minlength=10).tolist() == [per_client] * 10
 
 
 def test_flips_go_to_every_other_class_alike():
-    flipped = labels.flip(np.zeros(9000, dtype=int), np.zeros(9000, dtype=int), 10, 1.0, rng(3))
+    flipped = labels.flip(np.zeros(9000, dtype=int), np.zeros(9000, dtype=int), 10, labels.Flip(1.0), rng(3))
     counts = np.bincount(flipped, minlength=10)
     assert counts[0] == 0
     assert ((counts[1:] - 1000) ** 2 / 1000).sum() < 26.1  # χ² with 8 degrees of freedom: 0.999 quantile
+
+
+def test_a_pairwise_flip_turns_each_class_into_the_next_one():
+    given_, owner = np.tile(np.arange(10), 200), np.repeat(np.arange(10), 200)
+    flipped = labels.flip(given_, owner, 10, labels.parse_flip("0.5:pair"), rng(2))
+    changed = flipped != given_
+    assert (flipped[changed] == (given_[changed] + 1) % 10).all()
+    assert np.bincount(owner[changed], minlength=10).tolist() == [100] * 10
+
+
+def test_flip_is_a_share_or_a_share_with_pair():
+    assert labels.parse_flip(0.25) == labels.parse_flip("0.25") == labels.Flip(0.25)
+    assert labels.parse_flip("0.5:pair") == labels.Flip(0.5, True) and labels.parse_flip("0.5:pair").said == "0.5:pair"
+    for text in ("half", "0.5:", "0.5:pairs", "pair", ":pair", "nan"):
+        with pytest.raises(Mistake, match="0.5:pair to turn each class into the next one"):
+            labels.parse_flip(text)
+    with pytest.raises(Mistake, match="between 0 and 1"):
+        labels.parse_flip("1.5:pair")

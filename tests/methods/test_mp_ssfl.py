@@ -60,7 +60,7 @@ def test_decisions_stay_at_the_client_unless_counts_are_asked_for(digits):
 
 
 def test_a_client_with_nothing_relevant_is_left_out_and_counted(digits):
-    method = methods.MPSSFL(tau=1.0, server_epochs=1, epochs=1)
+    method = methods.MPSSFL(tau=1.0, server_epochs=1, epochs=1, server_weight=0)
     server, _ = labels_at_server(digits, method)
     state = method.setup(server)
     new = method.round(server, state)
@@ -89,13 +89,45 @@ def test_what_n_tells_is_said_by_each_method(digits):
 
 
 def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(digits):
-    method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=1)
+    method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=1, server_weight=0)
     server, _ = labels_at_server(digits, method, "server:100,clients:200")
     state = method.setup(server)
     relevant = [int((memory(server, i)["decided"]["action"] != mp_ssfl.ASIDE).sum()) for i in (0, 1)]
     assert 0 < relevant[0] < relevant[1]
     replies = server.ask(method.train, weights=state["weights"], round=0)
     close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.5])
+def test_the_server_is_as_many_clients_as_it_is_told_of_equation_4(digits, weight):
+    """Two clients with something relevant: (w_0 + w_1 + weight · w_S) / (2 + weight), w_S trained as a client is."""
+    method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=2, batch=7, server_weight=weight)
+    server, _ = labels_at_server(digits, method, "server:100,clients:200")
+    state = method.setup(server)
+    replies = server.ask(method.train, weights=state["weights"], round=0)
+    own, draw = server.model(state["weights"]).train(), server.rng("task", 0)
+    for _ in range(2):
+        for at in torch.randperm(len(server.data), generator=draw).split(7):
+            loss = torch.nn.functional.cross_entropy(own(server.data.inputs(at)), server.data.y[at])
+            for p, g in zip(own.parameters(), torch.autograd.grad(loss, list(own.parameters()))):
+                p.data -= 0.1 * g
+    mine = {k: (replies[0]["weights"][k] + replies[1]["weights"][k] + weight * w) / (2 + weight) for k, w in own.state().items()}
+    close(method.round(server, state)["weights"], mine, rtol=1e-4, atol=1e-5)
+
+
+def test_with_nothing_relevant_the_server_still_learns_from_its_rows(digits):
+    method = methods.MPSSFL(tau=1.0, server_epochs=1, epochs=1)
+    server, _ = labels_at_server(digits, method)
+    state = method.setup(server)
+    assert not same(state["weights"], method.round(server, state)["weights"])
+
+
+def test_the_task_starts_from_the_classifier_when_told(digits):
+    both = [methods.MPSSFL(server_epochs=1, start=start) for start in ("fresh", "classifier")]
+    servers = [labels_at_server(digits, method)[0] for method in both]
+    fresh, told = (method.setup(server) for method, server in zip(both, servers))
+    assert same(fresh["weights"], servers[0].model().state()) and not same(fresh["weights"], fresh["classifier"])
+    assert same(told["weights"], told["classifier"]) and same(told["classifier"], fresh["classifier"])
 
 
 def test_mend_false_sets_wrong_labels_aside_and_still_labels_the_unlabelled(digits):

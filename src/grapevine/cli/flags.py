@@ -34,7 +34,7 @@ def flag(f: Field) -> Callable:
     if about["choices"]:
         words["type"] = Words(about["choices"])
     else:
-        words["type"] = str if wanted is tuple or about.get("words") else wanted
+        words["type"] = str if wanted is tuple or about.get("words") or about.get("read") else wanted
     return click.option(flag_name(f), f.name, default=f.default, **words)
 
 

@@ -26,7 +26,7 @@ def param(
 
     `more`, for settings of a job: `kind`, the type where the default is None; `words` that may stand for a number, as ("auto",);
     `empty=True` where Python may say None, `objects=True` where it may give an object that no flag can name; `read` makes a table
-    from another, or from a flag's texts; `local=True` is each party's own; `varies=True` has a cell per value in a comparison;
+    from another, or from a flag's texts, and any other value from what was given; `local=True` is each party's own; `varies=True` has a cell per value in a comparison;
     `metavar`, `needed=True` and `flag=False` are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
@@ -176,6 +176,8 @@ def _plain(f: Field, value: Any) -> Any:
     wanted, about = kind(f), f.metadata
     if wanted is dict and value is None:
         return {}
+    if wanted is not dict and "read" in about:
+        return about["read"](value)
     if value is None and (f.default is None or about.get("empty")) or value in about.get("words", ()):
         return value
     if wanted is tuple and isinstance(value, str):

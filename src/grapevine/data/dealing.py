@@ -19,7 +19,7 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.data import labels as label_setting
 from grapevine.data.foreign import check_foreign, with_foreign
-from grapevine.data.labels import LabelSetting, parse_labels
+from grapevine.data.labels import Flip, LabelSetting, parse_flip, parse_labels
 from grapevine.data.partition import Partition, deal_rows, even, owners, parse_partition, proportional, stream
 from grapevine.data.split import Part, Split
 
@@ -34,7 +34,7 @@ def split(
     clients: int | None = None,
     partition: str = "iid",
     labels: str = "all",
-    flip: float = 0.0,
+    flip: float | str = 0.0,
     irrelevant: str | None = None,
     foreign: Dataset | None = None,
     validation: float = 0.1,
@@ -42,15 +42,15 @@ def split(
 ) -> Split:
     """Divide a data set. `clients` is 10 if not given; with the natural partition, all parties, or so many random ones.
 
-    `irrelevant="mnist:0.5"` adds rows of `foreign`, 0.5 for each row a client holds. `validation` is a share of the rows with a
+    `flip` is a share, or `0.5:pair`. `irrelevant="mnist:0.5"` adds rows of `foreign`, 0.5 for each row a client holds. `validation` is a share of the rows with a
     known class, at most 5000; a data set with a validation set of its own keeps that instead.
     """
-    part, setting = parse_partition(partition), parse_labels(labels)
-    _check(dataset, setting, clients, flip, validation)
+    part, setting, wrong = parse_partition(partition), parse_labels(labels), parse_flip(flip)
+    _check(dataset, setting, clients, wrong, validation)
     y, classes = dataset.y.numpy(), len(dataset.classes)
     groups, natural = _natural(dataset, clients, stream(seed, "partition")) if part.kind == "natural" else (None, None)
     clients = len(groups) if groups is not None else 10 if clients is None else clients
-    settings = dict(clients=int(clients), partition=partition, labels=labels, flip=float(flip), irrelevant=irrelevant)
+    settings = dict(clients=int(clients), partition=partition, labels=labels, flip=wrong.said, irrelevant=irrelevant)
     settings["validation"] = float(validation)
     free = np.ones(len(y), dtype=bool) if natural is None else natural >= 0  # rows not given away yet
     if clients > free.sum():
@@ -67,8 +67,8 @@ def split(
     _check_result(dataset, np.bincount(owner, minlength=clients), np.concatenate([rows[labelled], server]), needed)
 
     given = y[rows].copy()
-    if flip:
-        given[labelled] = label_setting.flip(given[labelled], owner[labelled], classes, flip, stream(seed, "flip"))
+    if wrong.share:
+        given[labelled] = label_setting.flip(given[labelled], owner[labelled], classes, wrong, stream(seed, "flip"))
     parts = _parts(rows, owner, labelled, given, clients)
     x, truth, extra = dataset.x, dataset.y, None
     if irrelevant is not None:
@@ -80,12 +80,10 @@ def split(
     return Split(dataset, parts, at_server, _tensor(held_out), settings, int(seed), x, truth, chosen, extra)
 
 
-def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, flip: float, validation: float) -> None:
-    classes = len(dataset.classes)
+def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, wrong: Flip, validation: float) -> None:
+    classes, flip = len(dataset.classes), wrong.share
     if clients is not None and clients < 1:
         raise Mistake(f"--clients {clients}: there must be at least 1 client.")
-    if not 0 <= flip <= 1:
-        raise Mistake(f"--flip {flip} is a share of the clients' labels and must lie between 0 and 1.")
     if flip and classes < 2:
         raise Mistake(f"--flip {flip} needs a second class to flip to, and {dataset.name} has {classes}; leave it out.")
     if flip and not setting.at_clients:
@@ -258,7 +256,9 @@ def _parts(rows: np.ndarray, owner: np.ndarray, labelled: np.ndarray, given: np.
 def _add_irrelevant(
     parts: tuple[Part, ...], dataset: Dataset, foreign: Dataset, share: float, rng: np.random.Generator
 ) -> tuple[tuple[Part, ...], Tensor]:
-    """Each part with `share` foreign rows per own row; those beside labelled rows get a random label, which is always wrong."""
+    """Each part with `share` foreign rows per own row. Those beside labelled rows keep the number of their own class, as in
+    MP-SSFL's "label overlapping": a boot that is class 9 among clothes is a 9 among digits. A number that the data set does
+    not have begins again at 0, and a foreign row without a class gets one at random."""
     known = [round(share * len(part.labelled)) for part in parts]
     total = [round(share * len(part)) for part in parts]
     if sum(total) > len(foreign.x):
@@ -266,10 +266,11 @@ def _add_irrelevant(
         raise Mistake(f"--irrelevant {foreign.name}:{share:g} needs {has}; take a smaller share.")
     extra = rng.choice(len(foreign.x), size=sum(total), replace=False)
     places = torch.arange(len(extra)) + len(dataset.x)
+    own = foreign.y.numpy()[extra]
+    numbers = np.where(own >= 0, own, rng.integers(len(dataset.classes), size=len(extra))) % len(dataset.classes)
     mixed = []
-    for part, mine, n in zip(parts, places.split(total), known):
-        wrong = _tensor(rng.integers(len(dataset.classes), size=n))
-        labelled, labels = torch.cat([part.labelled, mine[:n]]), torch.cat([part.labels, wrong])
+    for part, mine, theirs, n in zip(parts, places.split(total), _tensor(numbers).split(total), known):
+        labelled, labels = torch.cat([part.labelled, mine[:n]]), torch.cat([part.labels, theirs[:n]])
         mixed.append(Part(labelled, labels, torch.cat([part.unlabelled, mine[n:]])))
     return tuple(mixed), _tensor(extra)
 

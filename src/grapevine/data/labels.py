@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -175,9 +176,36 @@ def draw(counts: np.ndarray, owner: np.ndarray, y: np.ndarray, rng: np.random.Ge
     return mask
 
 
-def flip(labels: np.ndarray, owner: np.ndarray, classes: int, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Exactly round(p·n) of the labels changed to a different class, each with equal chance; the share p at every client."""
-    flipped = systematic(round(p * len(labels)), owner, rng=rng)
-    labels = labels.copy()
-    labels[flipped] = (labels[flipped] + rng.integers(1, classes, size=int(flipped.sum()))) % classes
+@dataclass(frozen=True)
+class Flip:
+    """What --flip says: the share of the labels that are wrong, and whether every class becomes one certain other."""
+
+    share: float
+    pair: bool = False
+
+    @property
+    def said(self) -> float | str:
+        return f"{self.share:g}:pair" if self.pair else self.share
+
+
+def parse_flip(given: float | str) -> Flip:
+    """A share, or `0.5:pair`."""
+    number, colon, how = str(given).partition(":")
+    try:
+        share = float(number)
+    except ValueError:
+        share = math.nan
+    if math.isnan(share) and isinstance(given, str) or colon and how != "pair":
+        raise Mistake(f"--flip {given} is not understood; write 0.5, or 0.5:pair to turn each class into the next one.")
+    if not 0 <= share <= 1:
+        raise Mistake(f"--flip {given} is a share of the clients' labels and must lie between 0 and 1.")
+    return Flip(share, bool(colon))
+
+
+def flip(labels: np.ndarray, owner: np.ndarray, classes: int, how: Flip, rng: np.random.Generator) -> np.ndarray:
+    """Exactly round(share·n) of the labels changed, the same share at every client: to a different class, each with equal
+    chance, or as an attacker does it, each class to the next one (the last to the first)."""
+    flipped = systematic(round(how.share * len(labels)), owner, rng=rng)
+    labels, n = labels.copy(), int(flipped.sum())
+    labels[flipped] = (labels[flipped] + (1 if how.pair else rng.integers(1, classes, size=n))) % classes
     return labels

@@ -12,6 +12,7 @@ from typing import Any
 
 from grapevine.core import Method, SubProtocol, parameters, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.data.labels import parse_flip
 from grapevine.jobs.compare_processes import Job
 from grapevine.jobs.settings import CompareSettings, DataSettings
 from grapevine.jobs.splits import load_data, make_split, sources
@@ -187,7 +188,7 @@ def make_splits(folder: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> di
 def lines(entries: Sequence[Entry], split: Held, bounds: bool) -> list[Entry]:
     """The lines of a cell's table: lower bounds, the methods asked for that can use its labels, the upper bound."""
     alike = split.settings["labels"] == "all"  # then plain averaging is no bound but a method
-    true_labels = alike and not split.settings["flip"] and not split.settings["irrelevant"]
+    true_labels = alike and not parse_flip(split.settings["flip"]).share and not split.settings["irrelevant"]
     lower = {"alone": "each client alone"} if split.where != "server" else {}
     if split.where != "clients":
         lower["server-only"] = "the server alone"

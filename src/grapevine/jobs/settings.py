@@ -35,6 +35,14 @@ def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def number_or_words(given: Any) -> Any:
+    """A number where it can be read as one, else the words."""
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        return given
+
+
 def read_vary(given: Mapping[str, Sequence[Any]] | Sequence[str]) -> dict[str, list[Any]]:
     """Values of settings: from a table, or from `--vary flag=a,b,c`; `server:…,clients:…` is one value, as in --labels."""
     if isinstance(given, Mapping):
@@ -132,7 +140,8 @@ class DataSettings(Settings):
     partition: str | None = own(None, "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True)
     split: str | None = own(None, "Use the split.json of another run.", metavar="FILE")
     labels: str = own("all", LABELS, metavar="WHERE", varies=True)
-    flip: float = own(0.0, "Share of the clients' labels made wrong.", metavar="SHARE", varies=True)
+    flip: float | str = own(0.0, "Share of the clients' labels made wrong; with :pair each class becomes the next one.",
+                            read=number_or_words, metavar="SHARE[:pair]", varies=True)  # fmt: skip
     irrelevant: str | None = own(None, "Foreign rows per own row, as mnist:0.5.", metavar="NAME:SHARE", varies=True)
     validation: float = own(0.1, "Share of rows kept for choosing the best round.", metavar="SHARE", varies=True)
 

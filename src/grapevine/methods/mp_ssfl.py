@@ -8,8 +8,12 @@ each party's own kept in its memory.
 Decisions where the paper is silent: the loss is the cross-entropy of the server's model against the client's label; a label that
 the server does not know has an infinite loss; unlabelled rows are decided by confidence alone; Υ is at most ln 2, so that "loss
 low and confidence high" always means that both agree, and keeping y (case 3) or writing ŷ (line 6) is the same; a label that the
-classifier agrees with is kept whatever its loss (below Υ = −ln τ, case 1 would replace it by itself); averages are uniform; the
-model of the task starts anew, not from the classifier.
+classifier agrees with is kept whatever its loss (below Υ = −ln τ, case 1 would replace it by itself); averages are uniform.
+Equation (4) adds the loss on the server's own rows to the clients'. Its server trains each round's weights on them as a client
+does (lr, epochs, batch) and joins the average as `server_weight` clients. The equation's own weight cannot be read: with the
+inner sum as a mean, the server counts as much as all clients together (`server_weight` = --per-round), with the sum as it is
+printed, one n-th of a client of n rows. The default, 1, makes it one more client; 0 leaves the term out.
+The model of the task starts anew; `start=classifier` starts it from θ_S, which equation (4) also names.
 Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`. That all of
 them were set aside is told by the answer to `train`, n = 0.
 """
@@ -34,6 +38,7 @@ from grapevine.learn.training import fit_finite, outputs
 
 KEPT, MENDED, ASIDE = 0, 1, 2
 ACTIONS = ("kept", "mended", "set aside")
+STARTS = ("fresh", "classifier")
 COUNTS = "how many rows were kept, mended and set aside"
 
 
@@ -97,6 +102,8 @@ class MPSSFL(Method):
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes per round over the relevant rows", least=1)
     batch: int = param(50, "B", "batch size of the clients", least=1)
+    server_weight: float = param(1.0, "", "clients that the server's own rows count as in the average; 0: none", least=0)
+    start: str = param("fresh", "θ", "first weights of the task's model: fresh, or the classifier's", choices=STARTS)
     mend: bool = param(True, "", "false: rows with a wrong label are set aside rather than mended")
     counts: bool = param(False, "", "clients tell how many rows they kept, mended and set aside")
 
@@ -146,7 +153,8 @@ class MPSSFL(Method):
         if self.counts:
             server.note(**{name.replace(" ", "_"): sum(r["counts"][name] for r in replies.values()) for name in ACTIONS})
         decided = bases.answered(server, server.clients, replies)
-        return dict(weights=server.model().state(), classifier=classifier, known=known, decided=decided, nothing={}, round=0)
+        weights = classifier if self.start == "classifier" else server.model().state()
+        return dict(weights=weights, classifier=classifier, known=known, decided=decided, nothing={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
         chosen, decided = server.sample(state["round"]), state["decided"]
@@ -158,8 +166,17 @@ class MPSSFL(Method):
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         nothing = state["nothing"] | {id: True for id, reply in replies.items() if not reply["n"]}
         server.note(nothing_relevant=len(nothing), nothing_relevant_at=sorted(nothing))
-        weights = average(replies, otherwise=state["weights"])
+        weights = self._with_server(server, average(replies, otherwise=state["weights"]), replies, state)
         return dict(state, weights=weights, decided=decided, nothing=nothing, round=state["round"] + 1)
+
+    def _with_server(self, server: Server, clients: dict, replies: dict, state: dict) -> dict:
+        """Equation (4)'s first term: the mean of the clients that trained, and of the server as `server_weight` more of them."""
+        if not self.server_weight:
+            return clients
+        model, draw = server.model(state["weights"]), server.rng("task", state["round"])
+        fit(model, bases.own_rows(server), self.lr, self.epochs, draw, self.batch)
+        n = sum(reply["n"] for reply in replies.values())
+        return average({0: dict(weights=clients, n=n), 1: dict(weights=model.state(), n=self.server_weight)})
 
 
 # ---------------------------------------------------------------- the clean job
