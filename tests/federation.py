@@ -133,7 +133,7 @@ def slow_fixmatch(w, data, id, t, m, lr, teacher=None, mu=0.0, steps=None):
     return w
 
 
-def dense(V, y, k, alpha, preset="paper", similarity=None):
+def dense(V, y, k, alpha, preset="paper", similarity=None, balance=False):
     """Propagation by the inverse of a dense matrix. Rows without neighbours' similarity above 0 have no edges."""
     n = len(V)
     A = (
@@ -150,7 +150,7 @@ def dense(V, y, k, alpha, preset="paper", similarity=None):
     S = B / np.sqrt(np.outer(np.where(d > 0, d, 1), np.where(d > 0, d, 1)))
     Y = np.zeros((n, 10))
     for i in np.flatnonzero(y >= 0):
-        Y[i, y[i]] = 1 / (np.sum(y == y[i]) if preset == "code" else 1)
+        Y[i, y[i]] = 1 / (np.sum(y == y[i]) if preset == "code" or balance else 1)
     Z = np.maximum(np.linalg.inv(np.eye(n) - alpha * S) @ Y, 0)
     P = Z / Z.sum(1, keepdims=True)
     H = -(P * np.log(np.where(P > 0, P, 1))).sum(1) / math.log(10)

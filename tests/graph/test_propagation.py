@@ -188,3 +188,37 @@ def test_label_matrix():
     y = np.array([0, -1, 2, 0])
     assert g.label_matrix(y, 3).tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
     assert g.label_matrix(y, 3, "code").tolist() == [[0.5, 0, 0], [0, 0, 0], [0, 0, 1], [0.5, 0, 0]]
+
+
+def plabels(V: np.ndarray, y: np.ndarray, k: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """What `compute_plabels` of the XCLP authors' code computes, one number at a time: labels, and weights divided by the largest
+    over all rows, labelled ones too."""
+    n, alpha = len(V), 0.99
+    A = [[float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for b in V] for a in V]
+    W = np.zeros((n, n))
+    for i in range(n):
+        for j in sorted((j for j in range(n) if j != i), key=lambda j: -A[i][j])[:k]:
+            W[i, j] += A[i][j] ** 3
+            W[j, i] += A[i][j] ** 3
+    d = W.sum(1)
+    Y = np.zeros((n, classes))
+    for c in range(classes):
+        Y[y == c, c] = 1 / max((y == c).sum(), 1)
+    Z = np.linalg.inv(np.eye(n) - alpha * W / np.sqrt(np.outer(d, d))) @ Y
+    P = Z / Z.sum(1, keepdims=True)
+    weights = np.array([1 + sum(p * math.log(p) for p in row if p > 0) / math.log(classes) for row in P])
+    return P.argmax(1), weights / weights.max()
+
+
+def test_propagation_is_that_of_the_authors():
+    rng = np.random.default_rng(4)
+    truth = rng.integers(0, 4, 120)
+    V = rng.normal(size=(4, 6))[truth] * 1.5 + rng.normal(size=(120, 6)) + 2.5  # similarities above 0, as after a ReLU
+    y = np.where(np.arange(120) < 18, truth, -1)
+    labels, weights = plabels(V, y, 7, 4)
+    index, similarity = g.nearest_cosine(V, 7)
+    W = g.graph(index, similarity, preset="code")
+    Z = g.solve(W, g.label_matrix(y, 4, preset="code"), 0.99, tol=1e-10).Z
+    found, confidence = g.labels_and_confidence(Z)
+    assert np.array_equal(found, labels) and len(set(labels)) == 4
+    assert np.allclose(confidence / confidence.max(), weights, atol=1e-6)

@@ -36,10 +36,10 @@ def test_xclp_stage_1_is_its_base_bit_for_bit(digits, base, monkeypatch):
             assert wire.encode(a["c"]) == wire.encode(b["c"]) and any(w.any() for w in a["c"].values())
 
 
-@pytest.mark.parametrize("preset", ["paper", "code"])
-def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset):
-    bits, sent = 512, []
-    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, preset=preset, hamming=Plain())
+@pytest.mark.parametrize("preset, balance", [("paper", False), ("paper", True), ("code", False)])
+def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset, balance):
+    bits, sent, divided = 512, [], preset == "code" or balance
+    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, preset=preset, balance=balance, hamming=Plain())
     tap = lambda direction, step, id, data: sent.append((direction, step, id, wire.decode(data)))  # noqa: E731
     f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5), tap=tap)
     weights, C = f.state["weights"], 10
@@ -49,22 +49,82 @@ def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, pr
     b = V @ planes.astype(np.float64).T >= 0
     A = np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits)
     y = np.concatenate([np.concatenate([d.labelled.y.numpy(), np.full(len(d.unlabelled), -1)]) for d in f.data.values()])
-    labels, confidence = dense(V, y, 4, 0.9, preset, A)
+    labels, confidence = dense(V, y, 4, 0.9, preset, A, balance)
     f.round()
     at, count = 0, np.zeros(C)
     for i, d in f.data.items():
         rows = slice(at + len(d.labelled), at + len(d.labelled) + len(d.unlabelled))
         at = rows.stop
-        sure = confidence[rows] / (confidence[rows].max() if preset == "code" else 1)
+        every = slice(rows.start - len(d.labelled), rows.stop)  # the maximum is over labelled rows, too, as the authors'
+        sure = confidence[rows] / (confidence[every].max() if preset == "code" and len(d.labelled) else 1)
         found = f.memory(i)["pseudo"]
         assert found["labels"].tolist() == labels[rows].tolist()
         np.testing.assert_allclose(found["confidence"], sure, atol=2e-3)
         count += np.bincount(d.labelled.y.numpy(), minlength=C)
     told = [payload["counts"] for direction, step, _, payload in sent if (direction, step) == ("down", "learn_seed")]
-    assert len(told) == 3 and all(np.array_equal(counts, count if preset == "code" else []) for counts in told)
+    assert len(told) == 3 and all(np.array_equal(counts, count if divided else []) for counts in told)
     if preset == "code":
         expected = count.sum() / C / np.maximum(count, 1)
         np.testing.assert_allclose(m.class_weight(f.client(0)), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_preset_code_hashes_weak_views_only_where_training_has_them(digits, augment):
+    """With augment=false it hashed weak views all the same."""
+    m = methods.XCLP(preset="code", augment=augment, warmup=0.0)
+    f = Federation(digits, m, labelled=(6, 5), unlabelled=(8, 9))
+    V = m.features(f.client(0), f.state["weights"], 0)
+    plain = torch.cat([f.data[0].labelled.inputs(), f.data[0].unlabelled.inputs()]).flatten(1)
+    assert np.array_equal(V, plain.double().numpy()) is not augment
+
+
+def in_the_graph(digits, clients, per_round, **how):
+    """Who is in the graph of the first round with how many rows, and who trains."""
+    m = methods.XCLP(bits=64, warmup=0.0, hamming=Plain(), **how)
+    f = Federation(digits, m, labelled=(4,) * clients, unlabelled=(8,) * clients)
+    f.server.per_round = per_round
+    P = f.server.sample(0)
+    return m.present(f.server, f.state, P), P
+
+
+def test_guests_bring_their_labels_and_as_many_come_as_are_affordable(digits):
+    there, P = in_the_graph(digits, 6, 2)
+    assert len(there) == 6 and all(n == (12 if id in P else 4) for id, n in there.items())  # all labels; 16 of 24 rows more
+    there, P = in_the_graph(digits, 12, 2)
+    assert len(there) == 8  # four times those that train
+    there, P = in_the_graph(digits, 12, 2, guests="all")
+    assert len(there) == 4 and sum(there.values()) == 2 * 24  # twice the rows of those that train
+    there, P = in_the_graph(digits, 6, 2, graph_clients=2)
+    assert sorted(there) == P
+    there, P = in_the_graph(digits, 6, 2, graph_clients=5, guests="all")
+    assert len(there) == 5 and set(there.values()) == {12}
+
+
+@pytest.mark.parametrize("guests", ["labels", "all"])
+def test_with_guests_labels_are_those_of_the_graph_they_join(digits, guests):
+    bits = 512
+    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, hamming=Plain(), guests=guests, graph_clients=3)
+    f = Federation(digits, m, labelled=(6, 4, 5), unlabelled=(8, 9, 5))
+    f.server.per_round = 2
+    (guest,) = set(f.data) - set(f.server.sample(0, f.data, 2, "labelled"))
+    rows = {i: len(d.labelled) if i == guest and guests == "labels" else len(d.labelled) + len(d.unlabelled)
+            for i, d in f.data.items()}  # fmt: skip
+    V = np.concatenate([m.features(f.client(i), f.state["weights"], 0)[:n] for i, n in rows.items()])
+    info = context("hyperplanes", session="seed 0")
+    planes = graph.hyperplanes(hkdf((0).to_bytes(16, "big", signed=True), info), bits, 64, info)
+    b = V @ planes.astype(np.float64).T >= 0
+    y = np.concatenate([np.concatenate([d.labelled.y.numpy(), np.full(len(d.unlabelled), -1)])[: rows[i]]
+                        for i, d in f.data.items()])  # fmt: skip
+    labels, _ = dense(V, y, 4, 0.9, "paper", np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits), balance=True)
+    f.round()
+    at = 0
+    for i, d in f.data.items():
+        mine = labels[at : at + rows[i]]
+        at += rows[i]
+        if i == guest:
+            assert "pseudo" not in f.memory(i)  # it neither trains nor hears of its rows
+        else:
+            assert f.memory(i)["pseudo"]["labels"].tolist() == mine[len(d.labelled) :].tolist()
 
 
 def test_xclp_averages_uniformly_what_two_streams_learn(digits):

@@ -9,13 +9,24 @@ Line 1 is a field: `init=supervised` is a first stage on labelled rows alone, as
 `init=contrastive` a first stage of SimCLR (Chen et al. 2020) on unlabelled rows, averaged as FedAvg does; `init=pretrained` takes
 the weights of the run in `init_run`; `init=random` takes the network as it is built. The last two have no first stage.
 
-Departures: the driver keeps the best state on validation, so the first stage competes. Schedules are relative to the stage. `lr`
-is one number (the authors take 0.1 for fewer than 50 labels a batch and 0.3 for 50 on CIFAR-10, 0.5 on CIFAR-100, 1.0 on
-Mini-ImageNet). The graph may hold more clients than train (`graph_clients`): P is any set. A round with fewer than two clients
-changes nothing. `preset=code`: augmented rows in the graph, similarities cubed, Y divided by class counts, weights divided by
-their maximum (each client's own, over its unlabelled rows; the authors' over all rows of the sampled clients, which nobody here
-sees), class weights in the loss. Both counts are of all clients' true labels, summed once; the authors take those of the sampled
-clients, with pseudo-labels, in every round, which would show every client's by subtraction.
+The graph: P is any set in the paper. Clients that do not train in a round may be guests in its graph (`graph_clients`), with
+their labelled rows or with all of them (`guests`). How well XCLP does hangs on how many labels the graph holds, so by default as
+many clients are guests as are affordable: the graph has at most four times the clients that train (which bounds the bytes sent
+down) and at most twice their rows (which bounds the pairs of rows at four times theirs). `graph_clients` = --per-round is the
+authors' way: those that train, nobody else.
+
+Departures: the driver keeps the best state on validation, so the first stage competes (the authors choose among the rounds of
+the second). Schedules are relative to the stage. `lr` is one number (the authors take 0.05 for fewer than 20 labels a batch, 0.1
+for fewer than 50 and 0.3 for 50 on CIFAR-10, 0.5 on CIFAR-100, 1.0 on Mini-ImageNet). A client without labels takes batches of
+2·batch, and the last batch of a pass may be smaller. `mlp` and `cnn` do not divide features by their length before the last
+layer, as the authors' networks do; hashes see directions alone, so the graph does not change. A round with fewer than two
+clients changes nothing.
+`balance=true` divides labels by how many their class has, as the authors' code does, and leaves the rest as in the paper; why it
+is the default: docs/methods/fedavg-xclp.md. `preset=code` has that and the rest of the released code: augmented rows in the graph
+(if `augment`), similarities cubed, weights divided by their maximum over a client's rows, labelled ones too (the authors' over
+all rows of the sampled clients, which nobody here sees; a client without labels divides by 1, the most there can be), class
+weights in the loss. Counts are of all clients' true labels, summed once; the authors take those of the sampled clients, with
+pseudo-labels for the class weights, in every round, which would show every client's by subtraction.
 """
 
 from __future__ import annotations
@@ -23,6 +34,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -46,7 +58,9 @@ from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
 INITS = ("supervised", "contrastive", "pretrained", "random")
 KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
-COUNTS = "alone nothing: masked, and empty unless preset=code; all parties' together give how many labels each class has"
+GUESTS = ("labels", "all")
+MOST_CLIENTS, MOST_ROWS_TIMES = 4, 2  # of a graph, times those that train
+COUNTS = "alone nothing: masked, and empty unless labels are balanced; all parties' together give how many labels each class has"
 UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like)
 
 
@@ -66,7 +80,9 @@ class XCLP(Method):
         Sealed(), "", "how labels reach their rows: private, or paper (leaks)", named=spread_protocol
     )
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
-    graph_clients: int = param(0, "|P|", "clients in the graph; 0: those that train", least=0)
+    balance: bool = param(True, "", "a class's labels weigh 1 / their number, as in the authors' code; always with preset=code")
+    graph_clients: int = param(0, "|P|", "clients in the graph; 0: as many as are affordable", least=0)
+    guests: str = param("labels", "", "rows in the graph of clients that do not train: labels (labelled ones), or all", choices=GUESTS)
     init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random", choices=INITS)
     init_run: str = param("", "", "with init=pretrained: the folder of a finished run with the same model")
     warmup: float = param(0.5, "", "with init=supervised or contrastive: share of the rounds in stage 1", least=0, most=1)
@@ -83,6 +99,11 @@ class XCLP(Method):
     def xclp(self) -> CrossClientPropagation:
         """Algorithm 1, whose settings are fields of this method."""
         return CrossClientPropagation(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, True, self.spread)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether labels are divided by the number that their class has."""
+        return self.balance or self.preset == "code"
 
     def first_stage(self, rounds: int) -> int:
         """The rounds before the first XCLP: none if the first weights need no training."""
@@ -106,7 +127,7 @@ class XCLP(Method):
         if self.graph_clients and not server.per_round <= self.graph_clients <= len(server.clients):
             allowed = f"0, or {server.per_round} (--per-round) to {len(server.clients)} (all clients)"
             raise Mistake(f"xclp: graph_clients={self.graph_clients} cannot work: take {allowed}.")
-        if max(self.graph_clients, server.per_round) < 2:
+        if (self.graph_clients or len(server.clients)) < 2:
             raise Mistake("xclp: labels travel between clients, so say --per-round 2 or more.")
         if self.first_stage(server.rounds) >= server.rounds:
             raise Mistake(
@@ -124,11 +145,11 @@ class XCLP(Method):
 
     @step(reveals=dict(letters=session.LETTERS, counts=COUNTS))
     def meet(self, client: Client, offers: dict) -> dict:
-        """The seed, sealed; with preset=code the label counts, masked: they are summed this once, over all clients. Summed over
+        """The seed, sealed; for balanced labels the label counts, masked: they are summed this once, over all clients. Summed over
         each round's clients, they would give away every client's by subtraction."""
         letters = session.meet(client, offers)
         counts = torch.bincount(client.data.labelled.y, minlength=len(client.data.classes)).numpy()
-        masked = session.masked(client, "label counts", 0, 0, offers, counts if self.preset == "code" else counts[:0])
+        masked = session.masked(client, "label counts", 0, 0, offers, counts if self.balanced else counts[:0])
         return dict(letters=letters, counts=masked)
 
     @step
@@ -170,11 +191,13 @@ class XCLP(Method):
         return dict(prelude=self.hamming.answer_prelude(client, preludes))
 
     @step(reveals=REVEALS)
-    def embed(self, client: Client, weights: dict, round: int, counts: dict, roster: dict, preludes: dict) -> dict:
-        """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes, and labels sealed."""
+    def embed(
+        self, client: Client, weights: dict, round: int, counts: dict, roster: dict, preludes: dict, labels_alone: bool
+    ) -> dict:
+        """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes, and labels sealed. A guest may bring labels alone."""
         group = Group({}, counts, self.bits, round, tuple(roster))
         Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
-        return self.xclp.share(client, self.features(client, weights, round), Y, group, preludes)
+        return self.xclp.share(client, self.features(client, weights, round, labels_alone), Y, group, preludes)
 
     @step(**UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: Any, parties: dict,
@@ -200,18 +223,19 @@ class XCLP(Method):
 
     def _receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> None:
         """Algorithm 1, lines 14–16. Labelled rows keep their labels; the others get ŷ and ω."""
-        counts = client.memory["label_counts"] if self.preset == "code" else None
-        Z = self.xclp.receive(client, rows, parties, round, attempt, counts)[len(client.data.labelled) :]
+        counts, own = client.memory["label_counts"] if self.balanced else None, len(client.data.labelled)
+        Z = self.xclp.receive(client, rows, parties, round, attempt, counts)
         labels, confidence = self.xclp.labels(Z, len(parties))
-        if self.preset == "code" and confidence.max(initial=0.0) > 0:
+        if self.preset == "code" and own and confidence.max() > 0:
             confidence = confidence / confidence.max()
+        labels, confidence = labels[own:], confidence[own:]
         client.memory["pseudo"] = dict(labels=torch.from_numpy(labels), confidence=torch.from_numpy(confidence))
 
-    def features(self, client: Client, weights: dict, round: int) -> np.ndarray:
-        """In evaluation mode; on weak views for preset=code, as its authors' code does, else on the rows as they are."""
+    def features(self, client: Client, weights: dict, round: int, labels_alone: bool = False) -> np.ndarray:
+        """In evaluation mode; with preset=code on the views that training sees, as in its authors' code, else on the rows."""
         model, draw = client.model(weights).eval(), client.rng("embed", round)
-        both = [Views(rows) for rows in (client.data.labelled, client.data.unlabelled)]
-        views = [partial(v.weak, rng=draw) if self.preset == "code" else v.plain for v in both]
+        both = [Views(rows) for rows in (client.data.labelled, client.data.unlabelled)[: 1 if labels_alone else 2]]
+        views = [partial(v.weak, rng=draw) if self.preset == "code" and self.augment else v.plain for v in both]
         found = [outputs(model.features, v.rows, model.features_dim or 0, view) for v, view in zip(both, views)]
         return torch.cat(found).double().numpy()
 
@@ -221,7 +245,7 @@ class XCLP(Method):
         """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
         said = server.ask(self.keys, session_id=f"seed {server.seed}")
         offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
-        C = len(server.classes) if self.preset == "code" else 0
+        C = len(server.classes) if self.balanced else 0
         form = dict(counts=Array("uint64", (C,)))
         met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(form, letters=session.letters_form(offers, id)))
         letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})
@@ -276,20 +300,32 @@ class XCLP(Method):
         """Lines 3–9 of a round of stage 2."""
         round = state["round"]
         P = sample_by_labels(server, round, state["rows"], labelled)  # line 3
-        G = P
-        if self.graph_clients:
-            more = [id for id in state["rows"] if id not in P]
-            G = sorted(P + server.sample(round, more, self.graph_clients - len(P), "graph"))
+        there = self.present(server, state, P)
+        G = sorted(there)
         ids = {party_name(id): id for id in G}
-        counts = {name: state["rows"][id] for name, id in ids.items()}
+        counts = {name: there[id] for name, id in ids.items()}
         group = Group(ids, counts, self.bits, round, tuple(sorted(party_name(id) for id in state["rows"])))
         told = dict(weights=state["weights"], round=round, preludes=self._preludes(server, G))
-        everybody: dict[Id, dict] = {id: {} for id in G}
+        everybody: dict[Id, dict] = {id: dict(labels_alone=self.guests == "labels" and id not in P) for id in G}
         spread = self.xclp.run(server, group, self.embed, everybody, len(server.classes), **told).spread  # lines 4–7
         rows = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties if ids[name] in P}
         control = bases.control(state, self.base, rows)
         each = {id: rows[id] | control[id] for id in rows}
         return server.ask(self.train, each=each, weights=state["weights"], lr=lr, **spread.told)
+
+    def present(self, server: Server, state: dict, P: list[Id]) -> dict[Id, int]:
+        """Who is in a round's graph with how many rows: those that train, and guests."""
+        there = {id: state["rows"][id] for id in P}
+        size = {id: state["labels" if self.guests == "labels" else "rows"][id] for id in state["rows"] if id not in P}
+        size = {id: n for id, n in size.items() if n}
+        if self.graph_clients:
+            most = self.graph_clients - len(P)
+        else:  # so many that even the largest of them would be affordable
+            room = (MOST_ROWS_TIMES - 1) * sum(there.values())
+            fit = sum(total <= room for total in accumulate(sorted(size.values(), reverse=True)))
+            most = min((MOST_CLIENTS - 1) * len(P), fit)
+        guests = server.sample(state["round"], size, min(most, len(size)), "graph") if most and size else []
+        return there | {id: size[id] for id in guests}
 
     def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
         if not self.hamming.has_prelude:
