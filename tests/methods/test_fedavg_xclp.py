@@ -80,11 +80,11 @@ def test_preset_code_hashes_weak_views_only_where_training_has_them(digits, augm
 
 def in_the_graph(digits, clients, per_round, **how):
     """Who is in the graph of the first round with how many rows, and who trains."""
-    m = methods.XCLP(bits=64, warmup=0.0, hamming=Plain(), **how)
+    m = methods.XCLP(bits=64, warmup=0.0, hamming=Plain())
     f = Federation(digits, m, labelled=(4,) * clients, unlabelled=(8,) * clients)
     f.server.per_round = per_round
     P = f.server.sample(0)
-    return m.present(f.server, f.state, P), P
+    return replace(m, **how).present(f.server, f.state, P), P
 
 
 def test_guests_bring_their_labels_and_as_many_come_as_are_affordable(digits):

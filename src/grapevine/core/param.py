@@ -26,8 +26,8 @@ def param(
 
     `more`, for settings of a job: `kind`, the type where the default is None; `words` that may stand for a number, as ("auto",);
     `empty=True` where Python may say None, `objects=True` where it may give an object that no flag can name; `read` makes a table
-    from another, or from a flag's texts, and any other value from what was given; `local=True` is each party's own; `varies=True` has a cell per value in a comparison;
-    `metavar`, `needed=True` and `flag=False` are for the command.
+    from another, or from a flag's texts, and any other value from what was given; `local=True` is each party's own;
+    `varies=True` has a cell per value in a comparison; `metavar`, `needed=True` and `flag=False` are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))

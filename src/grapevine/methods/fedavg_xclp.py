@@ -82,7 +82,9 @@ class XCLP(Method):
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     balance: bool = param(True, "", "a class's labels weigh 1 / their number, as in the authors' code; always with preset=code")
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: as many as are affordable", least=0)
-    guests: str = param("labels", "", "rows in the graph of clients that do not train: labels (labelled ones), or all", choices=GUESTS)
+    guests: str = param(
+        "labels", "", "rows in the graph of clients that do not train: labels (labelled ones), or all", choices=GUESTS
+    )
     init: str = param("supervised", "", "first weights: supervised, contrastive, pretrained or random", choices=INITS)
     init_run: str = param("", "", "with init=pretrained: the folder of a finished run with the same model")
     warmup: float = param(0.5, "", "with init=supervised or contrastive: share of the rounds in stage 1", least=0, most=1)
@@ -145,8 +147,8 @@ class XCLP(Method):
 
     @step(reveals=dict(letters=session.LETTERS, counts=COUNTS))
     def meet(self, client: Client, offers: dict) -> dict:
-        """The seed, sealed; for balanced labels the label counts, masked: they are summed this once, over all clients. Summed over
-        each round's clients, they would give away every client's by subtraction."""
+        """The seed, sealed; for balanced labels the label counts, masked: they are summed this once, over all clients. Summed
+        over each round's clients, they would give away every client's by subtraction."""
         letters = session.meet(client, offers)
         counts = torch.bincount(client.data.labelled.y, minlength=len(client.data.classes)).numpy()
         masked = session.masked(client, "label counts", 0, 0, offers, counts if self.balanced else counts[:0])

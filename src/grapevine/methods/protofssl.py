@@ -3,8 +3,8 @@ Clients exchange class prototypes, through the server, to pseudo-label each othe
 
 The distance: the paper says "Euclidean" and cites Snell et al., who square and sum it; the authors' code takes the *mean* of the
 squares over the d dimensions. The mean is the default, because the sum saturates the softmax of a wide network before training
-begins and because the paper's numbers were made with the mean. `noise` then is the paper's σ: it adds σ² to every mean distance on
-average, but d·σ² to a summed one, so that with `preset=paper` a noise of σ/√d adds what σ does in the paper.
+begins and because the paper's numbers were made with the mean. `noise` then is the paper's σ: on average it adds σ² to every mean
+distance, but d·σ² to a summed one, so that with `preset=paper` a noise of σ/√d adds what σ does in the paper.
 `preset=code` is the rest of the released code, too: the gradient goes through pseudo-labels, models are averaged uniformly, and
 there is no L2 penalty, since theirs is built into layers and never added to the loss (nor does their FedProx pull: its weights
 are numpy's; `mu` works here with every preset).
