@@ -82,7 +82,7 @@ def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) ->
 
 def kept(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Weights]:
     """What an optimiser remembers of every parameter by its name, for `client.memory`: momentum, mean squares, steps."""
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Any, str] = {p: name for name, p in model.named_parameters()}
     return {names[p]: {key: torch.as_tensor(value).cpu() for key, value in held.items() if value is not None}
             for p, held in optimiser.state.items()}  # fmt: skip
 
