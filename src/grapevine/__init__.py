@@ -101,6 +101,10 @@ def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, made: bool
         raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
     if s.runtime != "local" and (made or not named or not out):
         raise Mistake("--runtime flower-sim needs --out, and method and data by names that other processes can be told.")
+    if s.runtime != "local" and s.dp is not None:
+        raise Mistake(
+            "--dp keeps one ledger for all clients, which workers of --runtime flower-sim do not share: say --runtime local."
+        )
 
 
 @keywords(CleanSettings)

@@ -13,6 +13,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.method import Id, Method, Predict, party_name, rng
 from grapevine.core.network import Meter, ModelSource, Network
+from grapevine.core.private import Private
 from grapevine.core.rows import ClientData
 from grapevine.core.scores import confusion, guesses
 from grapevine.core.store import Memory
@@ -42,6 +43,7 @@ class Client:
         self.id, self.data, self.memory, self.seed, self.common_seed = id, data, memory, seed, common_seed
         self.identity, self.pinned, self.ledger = identity, pinned or {}, ledger
         self.quorum = 2  # fewer are in no sum that is opened; between real parties it is agreed
+        self.private: Private | None = None  # a budget for training with noise (`learn.private`)
         self.meter = Meter()
         self._models, self._judge = models, judge
 

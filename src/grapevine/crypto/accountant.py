@@ -17,6 +17,7 @@ with Secure Aggregation", ICML 2021). A total variation of η adds (1 + e^ε) η
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -109,7 +110,10 @@ def epsilon(events: Sequence[Gaussian], delta: float) -> float:
     events, slack = [e for e in events if e.count], math.fsum(e.slack for e in events)
     if not events:
         return 0.0
-    found = _epsilon(tuple(sorted((e.multiplier, e.rate, e.count) for e in events)), delta * (1 - SHARE_OF_SLACK))
+    counts: Counter[tuple[float, float]] = Counter()
+    for e in events:
+        counts[e.multiplier, e.rate] += e.count
+    found = _epsilon(tuple(sorted((*key, count) for key, count in counts.items())), delta * (1 - SHARE_OF_SLACK))
     if (1 + math.exp(min(found, 700))) * slack > SHARE_OF_SLACK * delta:
         return math.inf
     return found

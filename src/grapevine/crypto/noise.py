@@ -105,7 +105,7 @@ def randomised_response(y: np.ndarray, classes: int, epsilon: float, stream: Str
     kept = words < np.uint64(at)
     for i in np.flatnonzero((words >= np.uint64(at - 1)) & (words <= np.uint64(at + 1))):  # too near to tell
         kept[i] = _decide(int(words[i]), stays, stream)
-    other = _below(stream, classes - 1, y.size)
+    other = below(stream, classes - 1, y.size)
     return np.where(kept | (y < 0), y, other + (other >= y))
 
 
@@ -128,7 +128,7 @@ def _check_response(classes: int, epsilon: float) -> None:
 
 def _laplace(stream: Stream, t: int, count: int) -> np.ndarray:
     """Whole numbers with P(x) ∝ exp(−|x| / t): CKS, Algorithm 2. About `count` of them, since some draws are thrown away."""
-    u = _below(stream, t, 2 * count)
+    u = below(stream, t, 2 * count)
     u = u[_coins(stream, u / t, lambda i, u=u: Fraction(int(u[i]), t))]  # type: ignore[misc]
     x = u + t * _geometric(stream, u.size)
     negative = (stream.array(x.size, "uint8") & 1).astype(bool)
@@ -144,7 +144,7 @@ def _geometric(stream: Stream, count: int) -> np.ndarray:
     return out
 
 
-def _below(stream: Stream, bound: int, count: int) -> np.ndarray:
+def below(stream: Stream, bound: int, count: int) -> np.ndarray:
     """Uniform whole numbers from 0 to bound − 1: words beyond the last whole multiple of the bound are drawn again."""
     most, out = (1 << BITS) // bound * bound, np.empty(0, np.uint64)
     while out.size < count:

@@ -16,6 +16,7 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, fit
+from grapevine.learn.private import fit_own
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class FedAvg(Method):
 
     name = "fedavg"
     title = "FedAvg on the labelled rows (McMahan et al. 2017)"
+    private = True
 
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
@@ -38,7 +40,7 @@ class FedAvg(Method):
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """ClientUpdate(k, w)."""
         model, rows = client.model(weights), client.data.labelled
-        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, **self._sgd())
+        fit_own(client, model, self.lr, self.epochs, round, self.batch, **self._sgd())
         return dict(weights=model.state(), n=len(rows))
 
     def _sgd(self) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.reply import COUNT
-from grapevine.learn import average, bases, fit, pull
+from grapevine.learn import average, bases, pull
+from grapevine.learn.private import fit_own
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class FedProx(Method):
 
     name = "fedprox"
     title = "FedProx on the labelled rows (Li et al. 2020)"
+    private = True
 
     mu: float = param(0.01, "μ", "strength of the proximal term μ/2 · ‖w − wᵗ‖²", least=0)
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
@@ -35,7 +37,7 @@ class FedProx(Method):
         """line 6: w_k ≈ argmin_w h_k(w; wᵗ) = F_k(w) + μ/2 · ‖w − wᵗ‖²."""
         model = client.model(weights)
         rows = client.data.labelled
-        fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, adjust=pull(weights, self.mu))
+        fit_own(client, model, self.lr, self.epochs, round, self.batch, pull(weights, self.mu))
         return dict(weights=model.state(), n=len(rows))
 
     def round(self, server: Server, state: dict) -> dict:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from grapevine.core import Client, Method, Network, Server, param, step
-from grapevine.learn import bases, fit
+from grapevine.learn import bases
+from grapevine.learn.private import fit_own
 from grapevine.learn.training import Adjust
 
 
@@ -24,6 +25,7 @@ class Scaffold(Method):
     name = "scaffold"
     title = "SCAFFOLD on the labelled rows (Karimireddy et al. 2020)"
     base: ClassVar[str] = "scaffold"
+    private = True
 
     lr: float = param(0.1, "η_l", "learning rate of the clients", above=0)
     global_lr: float = param(1.0, "η_g", "learning rate of the server", above=0)
@@ -38,7 +40,7 @@ class Scaffold(Method):
         rows = client.data.labelled
 
         def descend(model: Network, adjust: Adjust | None) -> int:
-            return fit(model, rows, self.lr, self.epochs, client.rng("train", round), self.batch, adjust)
+            return fit_own(client, model, self.lr, self.epochs, round, self.batch, adjust)
 
         told = dict(weights=weights, control=control, lr=self.lr, round=round)
         return bases.client_update(client, self, told, descend, len(rows))

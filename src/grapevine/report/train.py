@@ -16,7 +16,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size
 from grapevine.jobs.settings import TrainSettings
-from grapevine.report import latent, picture, sent
+from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
@@ -33,6 +33,7 @@ TITLES = {
     "pseudo_labels_used": "Pseudo-labels used since the evaluation before",
     "nothing_relevant": "Clients with nothing relevant, so far",
     QUALIFIED: "Qualified rows per client",
+    "epsilon": "ε spent by the client that spent the most",
     "anchor_overhead": "Anchors sent, % of the model's bytes",
 }
 
@@ -73,6 +74,7 @@ def make(folder: str | Path, against: str | Path | None = None, full: bool = Fal
             ("Clients", [*_clients(files), *_gains(files, other)]),
             ("Confusion", _confusion(files.result)),
             ("Given and true labels", _given_true(files)),
+            ("Differential privacy", privacy.parts(files)),
             ("Latent space", [latent.charts(files)] if full else []),
             ("Costs", [[*sent.chart(files.messages), *_time(files.times)]]),
             ("Split", _split(files)),
@@ -351,7 +353,7 @@ def _settings(files: Files) -> list[Part]:
     run = {name: value for name, value in settings.items() if name not in ("command", "settings", "data", "job")}
     groups = {"Run": run, f"Fields of {settings['method']}": settings["settings"], "Data": files.data}
     if result:
-        known = {*settings, "confusion", "per_client"} - {"rounds"}
+        known = {*settings, "confusion", "per_client", "privacy"} - {"rounds"}
         groups["Result"] = {name: value for name, value in result.items() if name not in known}
     return [*again, Settings(groups)]
 

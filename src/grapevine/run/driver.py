@@ -30,6 +30,7 @@ from grapevine.graph.layout import leading
 from grapevine.run.evaluate import Evaluator, number
 from grapevine.run.folder import Lines, claim, peak_memory_mb, read_lines, require_same
 from grapevine.run.model import Inputs, Model, save_model, save_tensors
+from grapevine.run.privacy import Privacy
 from grapevine.run.settings import RunSettings
 
 CHECKPOINT_SECONDS = 2.0  # no more often than this, so that short rounds are not slowed by the disk
@@ -58,6 +59,7 @@ class Task:
     inputs: Inputs
     out: Path | None = None
     store: Store = field(default_factory=RamStore)
+    privacy: Privacy | None = None
 
 
 @dataclass(repr=False)
@@ -159,7 +161,8 @@ class _Driver:
             self._record_messages()
             self.seconds = before + time.perf_counter() - began
             self.files["times"].add(dict(round=self.done, seconds=round(self.seconds, 3)))
-            if time.perf_counter() - checkpointed > CHECKPOINT_SECONDS:
+            # What was sent with noise is spent: a round that is repeated costs its clients another one.
+            if self.task.privacy or time.perf_counter() - checkpointed > CHECKPOINT_SECONDS:
                 self._checkpoint()
                 checkpointed = time.perf_counter()
             self.progress(self.done, rounds, self.files["history"].last)
@@ -188,6 +191,8 @@ class _Driver:
             if judged["n"]:
                 line |= _pseudo_labels(judged, f"_{head}" if head else "")
         line.update(self.server.notes)
+        if self.task.privacy:
+            line.update(self.task.privacy.note(self.done))
         self.server.notes = {}
         line["bytes_up"], line["bytes_down"] = self.server.account.totals["up"], self.server.account.totals["down"]
         line["flops"] = self._flops()
@@ -270,6 +275,8 @@ class _Driver:
             bytes_up=self.server.account.totals["up"], bytes_down=self.server.account.totals["down"], flops=self._flops(),
             seconds=round(self.seconds, 3), peak_memory_mb=peak_memory_mb(), version=__version__,
         )  # fmt: skip
+        if self.task.privacy:
+            result["privacy"] = self.task.privacy.result()
         if self.server.left_out:
             result["left_out"] = _texts(self.server.left_out)
         model = None

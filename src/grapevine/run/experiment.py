@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -12,12 +14,13 @@ from typing import Any
 import torch
 
 from grapevine.core.errors import Mistake
-from grapevine.core.method import Method
+from grapevine.core.method import Id, Method
 from grapevine.core.network import Meter, ModelSource
 from grapevine.core.server import Server
 from grapevine.core.store import FileStore, RamStore
 from grapevine.core.version import __version__
 from grapevine.data.split import Split
+from grapevine.run import privacy
 from grapevine.run.driver import Progress, Run, Task, begun, drive, finished
 from grapevine.run.evaluate import ServerSet
 from grapevine.run.model import Inputs, model_source
@@ -54,6 +57,7 @@ class Experiment:
             model=s.model if isinstance(s.model, str) else type(s.model).__name__, norm=s.norm or "default",
             rounds=s.rounds, per_round=s.per_round or len(self.split.parts), seed=s.seed, device=s.device,
             evaluate_every=s.evaluate_every, patience=s.patience, version=__version__,
+            **({} if s.dp is None else dict(dp=s.dp, delta=s.delta, clip=s.clip)),
         )  # fmt: skip
 
     def run(self, resume: bool = False, progress: Progress | None = None) -> Run:
@@ -82,13 +86,25 @@ class Experiment:
         )  # fmt: skip
         server = Server(self.method, clients, simulation, models, dataset.classes, s.seed, s.per_round, s.rounds,
                         split.server_rows(s.device))  # fmt: skip
+        privacy.check(self.method, s, models)
         check_labels(self.method, split)
         check_head(self.method, models, len(dataset.classes))
         self.method.check(server)
         warn_of_rounds_without_labels(self.method, split, server.per_round)
         evaluator = ServerSet(self.method, split, server, models, s.device, simulation.map)
         inputs = Inputs(dataset.classes, dataset.scale, tuple(dataset.x.shape[1:]), dataset.features)
-        return Task(self.method, server, evaluator, s, about, models, inputs, self.out, store)
+        return Task(self.method, server, evaluator, s, about, models, inputs, self.out, store, self._privacy(server, simulation))
+
+    def _privacy(self, server: Server, simulation: Simulation) -> privacy.Privacy | None:
+        """With --dp: every client's plan, told before the run, and its budget handed to it."""
+        if self.settings.dp is None:
+            return None
+        labelled: dict[Id, int] = {i: len(part.labelled) for i, part in enumerate(self.split.parts)}
+        job = hashlib.sha256(json.dumps(self.about(), sort_keys=True).encode()).hexdigest()
+        made = privacy.prepare(self.method, self.settings, server, labelled, self.out, job)
+        simulation.prepare = made.prepare
+        logging.getLogger("grapevine").warning(f"{self.method.name}: {privacy.sentence(made)}")
+        return made
 
 
 def pick_device(device: str) -> str:

@@ -27,6 +27,11 @@ class RunSettings(Settings):
     mode: str = param("fast", "", "strict encodes all messages.", choices=("fast", "strict"), local=True)
     evaluate_every: int = param(0, "", "Rounds between evaluations [about 50 in all].", least=0, metavar="N")
     patience: int = param(0, "", "Stop after N evaluations without a better one; 0: never.", least=0, metavar="N")
+    dp: float | None = param(
+        None, "ε", "Train with noise: ε of differential privacy for each labelled row.", kind=float, above=0, metavar="EPS"
+    )
+    delta: float = param(1e-6, "δ", "δ of differential privacy, with --dp.", above=0, below=0.1)
+    clip: float = param(1.0, "C", "Longest gradient of a row, with --dp.", above=0, most=1000)
     seed: int = param(0, "", "Everything random depends on it alone.", least=-(2**63), most=2**63 - 1, local=True)
     latent: int = param(
         1, "", "Pictures of the latent space: of the end, and of N - 1 rounds before; 0: none.", least=0, metavar="N", local=True

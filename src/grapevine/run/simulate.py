@@ -74,7 +74,8 @@ class Simulation(Transport):
     """All clients of a federation in this process.
 
     `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
-    `log` sees every reply as it leaves its client: what a party discloses; `progress` is told (step, clients done, clients).
+    `log` sees every reply as it leaves its client: what a party discloses; `progress` is told (step, clients done, clients);
+    `prepare` sees every client as it is made.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Simulation(Transport):
         self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
         self.log: Callable[[str, Id, dict], None] | None = None
         self.progress: Callable[[str, int, int], None] | None = None
+        self.prepare: Callable[[Client], None] | None = None
         self._faults, self._truth, self._tap = list(faults), truth, tap
         self._lost: set[Id] = set()
         self._done = 0  # clients that have answered the step under way
@@ -216,6 +218,8 @@ class Simulation(Transport):
     def _client(self, id: Id, memory: Memory) -> Client:
         if self.mode == "strict" or id not in self._clients:
             client = Client(id, self.data[id], memory, self.models, self.seed, self.identities[id], self.pinned, self._judge(id))
+            if self.prepare:
+                self.prepare(client)
             if self.mode == "strict":
                 return client
             self._clients[id] = client
