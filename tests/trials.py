@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from grapevine.data import load
+from grapevine.data.columns import numbers
 from grapevine.data.tables import write_csv
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings, LabelSettings
@@ -39,7 +40,7 @@ def blobs(name: str, seed: int = 0, n: int = 30, known: bool = False) -> Party:
     y = np.arange(n) % 3
     x = draw.normal(size=(n, len(COLUMNS))) + 4 * np.eye(3, len(COLUMNS))[y]
     labels = [str(c) if known or i % 9 not in (0, 4, 8) else None for i, c in enumerate(y)]
-    return Party(name, x, labels, [f"r{i}" for i in range(n)], columns=COLUMNS)
+    return Party(name, x, labels, [f"r{i}" for i in range(n)], columns=numbers(COLUMNS))
 
 
 def digits(name: str, at: int, n: int, known: int = 3) -> Party:
@@ -48,7 +49,7 @@ def digits(name: str, at: int, n: int, known: int = 3) -> Party:
     names: list[str | None] = [data.classes[c] for c in data.y[own].tolist()]
     labels = [label if i % known == 0 else None for i, label in enumerate(names)]
     x = data.x[own].flatten(1).numpy().astype(np.float64)
-    return Party(name, x, labels, [f"row{r}" for r in own], names, columns=tuple(f"p{j}" for j in range(64)))
+    return Party(name, x, labels, [f"row{r}" for r in own], names, columns=numbers(f"p{j}" for j in range(64)))
 
 
 def digits_agreement(**changes: object) -> Agreement:
@@ -60,6 +61,6 @@ def digits_agreement(**changes: object) -> Agreement:
 
 
 def write_table(path: Path, who: Party, columns: tuple[str, ...] | None = None, label: str = "kind") -> Path:
-    columns = columns or who.columns
-    write_csv(path, {"id": who.ids, label: who.labels, **{name: who.x[:, who.columns.index(name)] for name in columns}})
+    own = [column.name for column in who.columns]
+    write_csv(path, {"id": who.ids, label: who.labels, **{name: who.x[:, own.index(name)] for name in columns or own}})
     return path

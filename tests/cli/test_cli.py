@@ -187,8 +187,8 @@ BAD_WORDS = [
     (["train", "fedavg", "--data", "digits", "--workers", "0", "--out", "o"], "workers is 0, which cannot work: take 1 or more"),
     (["train", "north.csv:Foo", "--data", "digits", "--out", "o"], "there is no Python file 'north.csv'"),
     (
-        ["train", "fedavg", "--data", "north.csv", "--label", "cultivar", "--out", "o"],
-        "take the column out, or say --party bottle if",
+        ["train", "fedavg", "--data", "north.csv", "--label", "cultivar", "--features", "bottle", "--out", "o"],
+        "no column can be used, all are text of which no value stands in 10 rows",
     ),
     (["label", "north.csv", "south.csv", "--label", "cultivar", "--out", "east.csv"], "east.csv is a file: take another --out"),
 ]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from grapevine.core.errors import Mistake
 from grapevine.data.tables import (
-    check_same_columns,
     column_names,
     label_name,
     read_table,
@@ -20,6 +19,7 @@ from grapevine.data.tables import (
     spelling_warnings,
     write_csv,
 )
+from grapevine.data.together import check_same_columns
 
 
 def file(tmp_path, text, name="clinic.csv"):
@@ -33,7 +33,7 @@ GOOD = "patient,age,weight,finding\np1,61,80.5,benign\np2,47,70,\np3,55,1e2,mali
 
 def test_csv(tmp_path):
     table = read_table(file(tmp_path, GOOD), label="finding", id="patient")
-    assert (table.path.stem, table.ids, table.columns) == ("clinic", ["p1", "p2", "p3"], ("age", "weight"))
+    assert (table.path.stem, table.ids, table.names) == ("clinic", ["p1", "p2", "p3"], ("age", "weight"))
     assert table.labels == ["benign", None, "malign"] and table.truth is None and len(table) == 3
     np.testing.assert_array_equal(table.x, [[61, 80.5], [47, 70], [55, 100]])
 
@@ -42,20 +42,20 @@ def test_features_truth_and_other_columns(tmp_path):
     path = file(tmp_path, "a,b,c,y,real,site\n1,2,3,x,x,A\n4,5,6,,z,B\n")
     table = read_table(path, label="y", truth="real", features=["c", "a"], other=["site"])
     np.testing.assert_array_equal(table.x, [[3, 1], [6, 4]])
-    assert table.columns == ("c", "a") and table.labels == ["x", None] and table.truth == ["x", "z"]
+    assert table.names == ("c", "a") and table.labels == ["x", None] and table.truth == ["x", "z"]
     assert table.other == {"site": ["A", "B"]} and table.ids == ["1", "2"]
 
 
 def test_a_column_named_id_holds_ids_not_features(tmp_path):
     table = read_table(file(tmp_path, "id,a\n007,1\n8,2\n"))
-    assert table.ids == ["007", "8"] and table.columns == ("a",) and table.labels == [None, None]
-    assert read_table(file(tmp_path, "id,a\n7,1\n"), features=["id", "a"]).columns == ("id", "a")
+    assert table.ids == ["007", "8"] and table.names == ("a",) and table.labels == [None, None]
+    assert read_table(file(tmp_path, "id,a\n7,1\n"), features=["id", "a"]).names == ("id", "a")
 
 
 def test_semicolons_tabs_byte_order_mark_and_quoted_cells(tmp_path):
     for text in ("a;b;y\n1;2;k\n", "\ufeffa\tb\ty\n1\t2\tk\n", 'a,b,"y"\n"1",2,k\n'):
         table = read_table(file(tmp_path, text), label="y")
-        assert table.columns == ("a", "b") and table.labels == ["k"] and table.x.tolist() == [[1, 2]]
+        assert table.names == ("a", "b") and table.labels == ["k"] and table.x.tolist() == [[1, 2]]
 
 
 def test_integers_and_later_fractions_in_a_long_column(tmp_path):
@@ -67,12 +67,16 @@ def test_integers_and_later_fractions_in_a_long_column(tmp_path):
     assert table.x[-1, 0] == 0.5 and len(table) == n + 1 and set(table.labels) == {"3"}
 
 
-@pytest.mark.parametrize("cell", [None, float("nan"), "", "  ", "nan", "NaN", -1, -1.0, "-1", "-1.0"])
+@pytest.mark.parametrize(
+    "cell", [None, float("nan"), "", "  ", "nan", "NaN", -1, -1.0, "-1", "-1.0", "NA", "n/a", "null", "None", "?", "-"]
+)
 def test_not_labelled(cell):
     assert label_name(cell) is None
 
 
-@pytest.mark.parametrize("cell, name", [(3, "3"), (3.0, "3"), ("3.0", "3"), ("3", "3"), ("1.5", "1.5"), ("NA", "NA"), (0, "0")])
+@pytest.mark.parametrize(
+    "cell, name", [(3, "3"), (3.0, "3"), ("3.0", "3"), ("3", "3"), ("1.5", "1.5"), (0, "0"), ("NAN-1", "NAN-1")]
+)
 def test_label_names(cell, name):
     assert label_name(cell) == name
 
@@ -85,18 +89,18 @@ def parquet(path, **columns):
 def test_parquet(tmp_path):
     path = parquet(tmp_path / "a.parquet", id=[10, 11], a=[1, 2], b=pa.array([0.5, 1.5], pa.float32()), y=[3.0, None])
     table = read_table(path, label="y")
-    assert table.ids == ["10", "11"] and table.labels == ["3", None] and table.columns == ("a", "b")
+    assert table.ids == ["10", "11"] and table.labels == ["3", None] and table.names == ("a", "b")
     np.testing.assert_array_equal(table.x, [[1, 0.5], [2, 1.5]])
 
 
 def test_npz(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.arange(6, dtype=np.float32).reshape(3, 2), y=np.array([0, -1, 2]))
     table = read_table(tmp_path / "a.npz", label="anything")
-    assert table.labels == ["0", None, "2"] and table.columns == ("x0", "x1") and table.ids == ["1", "2", "3"]
+    assert table.labels == ["0", None, "2"] and table.names == ("x0", "x1") and table.ids == ["1", "2", "3"]
     np.testing.assert_array_equal(table.x, [[0, 1], [2, 3], [4, 5]])
     np.savez(tmp_path / "b.npz", X=np.ones((2, 2, 2)), y=np.array(["cat", ""]), id=np.array(["u", "v"]), columns=list("pqrs"))
     table = read_table(tmp_path / "b.npz", label="y", features=["s", "p"])
-    assert table.labels == ["cat", None] and table.ids == ["u", "v"] and table.columns == ("s", "p")
+    assert table.labels == ["cat", None] and table.ids == ["u", "v"] and table.names == ("s", "p")
     assert column_names(tmp_path / "b.npz") == ["X", "y", "id", "columns"]
 
 
@@ -139,18 +143,22 @@ def test_bad_files(tmp_path):
         (tmp_path, ["is a folder"]),
         (file(tmp_path, "not parquet", "a.parquet"), ["not a valid Parquet"]),
         (file(tmp_path, "not a zip", "a.npz"), ["not a valid NPZ"]),
-        (file(tmp_path, "a,y\n1,k\n", "a.xlsx"), ["not a table this can read"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.xlsx"), ["not a valid Excel"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.xls"), ["old format", ".xlsx"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.json"), ["not a table this can read"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.feather"), ["not a valid Feather"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.csv.gz"), ["not a valid .gz"]),
     ]
     file(tmp_path, GOOD)
-    (tmp_path / "latin.csv").write_bytes("größe,y\n1,k\n".encode("latin-1"))
-    for path, words in [*cases, (tmp_path / "latin.csv", ["UTF-8"])]:
+    (tmp_path / "mixed.csv").write_bytes("größe,y\n1,k\n".encode() + "2,grün\n".encode("latin-1"))
+    for path, words in [*cases, (tmp_path / "mixed.csv", ["mixes UTF-8 and Latin-1"])]:
         with pytest.raises(Mistake) as error:
             read_table(path, label="y")
         assert all(word in sentence(error) for word in [str(path), *words])
 
 
 def test_bad_parquet(tmp_path):
-    path = parquet(tmp_path / "a.parquet", a=[None, "low"], y=["k", "k"])
+    path = parquet(tmp_path / "a.parquet", a=["1", "low"], y=["k", "k"])
     with pytest.raises(Mistake, match="row 2, column 'a': 'low' is not a number"):
         read_table(path, label="y")
     path = parquet(tmp_path / "b.parquet", a=[1.0, None], y=["k", "k"])
@@ -192,7 +200,7 @@ def party(tmp_path, name, text):
 def test_same_columns_are_brought_into_one_order(tmp_path):
     a, b = party(tmp_path, "a.csv", "p,q,y\n1,2,k\n"), party(tmp_path, "b.csv", "q,p,y\n3,4,k\n")
     a, b = check_same_columns([a, b])
-    assert b.columns == a.columns == ("p", "q") and b.x.tolist() == [[4, 3]]
+    assert b.names == a.names == ("p", "q") and b.x.tolist() == [[4, 3]]
 
 
 @pytest.mark.parametrize("text, words", [("p,y\n1,k\n", "lacks column 'q'"), ("p,q,r,y\n1,2,3,k\n", "has column 'r'")])

@@ -202,6 +202,9 @@ def test_missing_features_become_the_pooled_mean():
     mean = np.concatenate([X for X, *_ in parties[1:]] + [parties[0][0][1:]])[:, 2].mean()
     holes, filled = ([(X.copy(), y, t) for X, y, t in parties] for _ in range(2))
     holes[0][0][0, 2], filled[0][0][0, 2] = np.inf, mean
+    where = [np.zeros((len(X), 1)) for X, *_ in filled]
+    where[0][0] = 1  # one more column says where a value was missing
+    filled = [(np.hstack([X, own]), y, t) for (X, y, t), own in zip(filled, where)]
     a, b = label(holes, scale="none", impute=True, seed=3), label(filled, scale="none", seed=3)
     for one, two in zip(a, b):
         np.testing.assert_allclose(one.proba, two.proba, atol=1e-6)

@@ -173,7 +173,10 @@ def test_values_are_read_as_what_they_are():
 @pytest.mark.parametrize(
     "given, sentence",
     [
-        (dict(bit=64), "label has no setting 'bit' (did you mean 'bits'?): it has label, id, features, truth, scale"),
+        (
+            dict(bit=64),
+            "label has no setting 'bit' (did you mean 'bits'?): it has label, id, features, categories, missing",
+        ),
         (dict(whatever=1), "label has no setting 'whatever': it has label"),
         (dict(bits=True), "bits is True, which is not a whole number, as in 4096."),
         (dict(bits=2.5), "bits is 2.5, which is not a whole number, as in 4096."),

@@ -32,6 +32,7 @@ def test_the_hash_is_over_all_that_is_agreed(tmp_path):
     changes = dict(
         name="other", job="train", quorum=3, settings=dict(LABEL, secure="plain"), shape=(5,), method="fedavg",
         features=COLUMNS[::-1], classes=("0",), embed="efficientnet-lite0", scale="none", server=True, seed=1, version="0",
+        layout=dict(columns=[dict(name="a", kind="category", values=["x"])]),
     )  # fmt: skip
     assert list(changes) == [f.name for f in fields(Agreement)]
     hashes = {label_agreement(**{name: value}).hash for name, value in changes.items()}

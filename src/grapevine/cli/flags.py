@@ -19,6 +19,15 @@ class Words(click.Choice):
         return value
 
 
+class Names(click.ParamType):
+    """Names with commas between them: the settings themselves take them apart."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return value
+
+
 def flag_name(f: Field) -> str:
     return f"--{f.name.replace('_', '-')}"
 
@@ -34,7 +43,7 @@ def flag(f: Field) -> Callable:
     if about["choices"]:
         words["type"] = Words(about["choices"])
     else:
-        words["type"] = str if wanted is tuple or about.get("words") or about.get("read") else wanted
+        words["type"] = Names() if wanted is tuple else str if about.get("words") or about.get("read") else wanted
     return click.option(flag_name(f), f.name, default=f.default, **words)
 
 
@@ -60,7 +69,3 @@ def require_place(out: str | None, dry_run: bool) -> None:
     """Where a dry run needs no folder, click cannot say that one is required."""
     if not out and not dry_run:
         raise Mistake("where should the results go? Say --out DIR, a new folder.")
-
-
-def columns(text: str | None) -> list[str] | None:
-    return [name.strip() for name in text.split(",")] if text else None

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 import grapevine as gv
-from grapevine.cli.flags import columns, flags, out_flag, resume_flag
+from grapevine.cli.flags import flags, out_flag, resume_flag
 from grapevine.cli.shell import goes_on
-from grapevine.jobs.settings import TrainSettings
+from grapevine.jobs.settings import PredictSettings, TrainSettings
 
 
 @click.command()
@@ -37,11 +37,9 @@ def train(method: str, resume: bool, out: str, **settings: Any) -> None:
 @click.command()
 @click.argument("run", metavar="RUN")
 @click.argument("file")
-@click.option("--id", "id_column", metavar="COL", help="The column that names a row [row numbers].")
-@click.option("--features", metavar="COL,...", help="The feature columns, in the order of training [those of training, by name].")
-@click.option("--method", metavar="FILE.py:CLASS", help="The method's own file, if the run's method is in no table.")
+@flags(PredictSettings)
 @click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
-def predict(run: str, file: str, id_column: str | None, features: str | None, method: str | None, out: str) -> None:
+def predict(run: str, file: str, out: str, **settings: Any) -> None:
     """Labels for new rows (a table, an .npz, a folder of images) from a trained model.
 
     \b
@@ -49,4 +47,4 @@ def predict(run: str, file: str, id_column: str | None, features: str | None, me
     """
     from grapevine.jobs.predict import predict_file
 
-    click.echo(f"Wrote {predict_file(run, file, out, id_column, columns(features), method)} labels to {out}.")
+    click.echo(f"Wrote {predict_file(run, file, out, PredictSettings.from_dict(settings))} labels to {out}.")

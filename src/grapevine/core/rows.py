@@ -68,10 +68,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one party holds. `unlabelled.y` is −1 throughout: the truth is not here for a step to see."""
+    """What one party holds. `unlabelled.y` is −1 throughout: the truth is not here for a step to see.
+
+    `columns` are those of a raw table (`data.columns.Column`), if its categories are still to be encoded.
+    """
 
     labelled: Rows
     unlabelled: Rows
     test: Rows
     classes: tuple[str, ...]
     validation: Rows | None = None
+    columns: tuple = ()

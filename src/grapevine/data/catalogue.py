@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from grapevine.core.words import hint
 from grapevine.data import formats, own
 from grapevine.data.datasets import Dataset
 from grapevine.data.download import places, way
+from grapevine.data.tables import Columns
 
 
 @dataclass(frozen=True)
@@ -115,13 +116,14 @@ def load(
     data_dir: str | Path | None = None,
     party: str | None = None,
     label: str | None = None,
-    features: Sequence[str] | None = None,
     size: int | None = None,
+    **asked: Any,
 ) -> Dataset:
     """A data set by name, or from a file or folder of one's own.
 
-    Own tables (CSV, Parquet, NPZ): `label` names the label column (else one called label, y or target), `party` the column with
-    natural clients. An NPZ holds `X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`; uint8 arrays of three or four
+    Own tables (CSV, Parquet, Feather, Excel, NPZ): `label` names the label column (else one called label, y or target), `party`
+    the column with natural clients; `asked` are `id`, `features`, `categories`, `missing`, `decimal` and `impute`, as in
+    `data.tables.Columns`. An NPZ holds `X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`; uint8 arrays of three or four
     dimensions are images. Own images: a sub-folder per class (inside `train` and `test` if there are such folders), or a
     `labels.csv`. A column `split` with train, val and test says which rows are which. Where a file says nothing, a fifth of each
     class (of each party, if there are parties) is held out by a fixed seed. Table features are standardised by mean and standard
@@ -130,8 +132,9 @@ def load(
     `size`: bring images to this many pixels (folders, mini-imagenet, fed-isic2019).
     """
     if name_or_path in NAMES:
-        if party or label or features:
-            raise Mistake(f"{name_or_path} has its own labels and clients: party, label and features are for files of your own.")
+        said = [word for word, value in dict(party=party, label=label, **asked).items() if value and value != "auto"]
+        if said:
+            raise Mistake(f"{name_or_path} has its own labels and clients: {said[0]} is for files of your own.")
         return load_known(str(name_or_path), data_dir, size)
     path = Path(name_or_path).expanduser()
     if not path.exists():
@@ -144,7 +147,7 @@ def load(
         raise no_size(path)
     if path.suffix.lower() == ".npz":
         return own.load_npz(path, party, label)
-    return own.load_table(path, party, label, features)
+    return own.load_table(path, Columns(label=label, **asked), party, path.name)
 
 
 def no_size(what: str | Path) -> Mistake:

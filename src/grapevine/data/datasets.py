@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grapevine.core.rows import Scale
+from grapevine.data.columns import Layout
 from grapevine.data.dealing import split
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Dataset:
     x_val: Tensor | None = None
     y_val: Tensor | None = None
     mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
-    features: tuple[str, ...] = ()  # the names of a table's columns, if they have any
+    layout: Layout = Layout()  # what a table's columns are, if they have names
 
     def split(self, **flags: Any) -> Split:
         """Hand the rows out to clients; the flags are those of `grapevine.data.dealing.split`."""

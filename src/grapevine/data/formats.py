@@ -28,7 +28,7 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.data.datasets import Dataset, divided, embedding_scale, hold_out, image_scale, images, integers
 from grapevine.data.pictures import image_file, stack_images
-from grapevine.data.tables import read_text_columns
+from grapevine.data.sheets import read_text_columns
 
 DIGITS = tuple("0123456789")
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

@@ -16,31 +16,51 @@ import torch
 from torch import Tensor
 
 from grapevine.core.errors import Mistake
-from grapevine.data import tables
+from grapevine.data import columns, tables, together
+from grapevine.data.columns import Column, Layout
 from grapevine.data.datasets import Dataset, hold_out, image_scale, images, integers, table_scale
 from grapevine.data.pictures import read_images
+from grapevine.data.sheets import existing_file, is_frame
+from grapevine.data.tables import Columns, read
 
 PARTS = ("train", "val", "test")
 
 
-def load_table(path: Path, party: str | None, label: str | None, features: Sequence[str] | None) -> Dataset:
-    header = tables.column_names(path)
-    label = choose_label(path, header, label)
+def load_table(source: Any, asked: Columns, party: str | None = None, name: str = "table") -> Dataset:
+    """A file or a frame with a label column. Categories become columns of zeros and ones by what the training rows hold."""
+    header = tables.column_names(source)
+    asked = replace(asked, label=choose_label(name if is_frame(source) else source, header, asked.label))
     others = [party] if party else []
-    try:
-        part = None
-        if "split" in header and "split" not in (label, party, *(features or ())):
-            part = tables.read_table(path, label, features=features, other=[*others, "split"]).other["split"]
-            part = part if {"train", "test"} <= set(part) <= set(PARTS) else None  # another column of this name is a feature
-        table = tables.read_table(path, label, features=features, other=[*others, *(["split"] if part else [])])
-    except tables.CellMistake as cell:  # `grapevine train` takes all columns, and rows that miss none
-        whose = f"take the column out, or say --party {cell.column} if it says whose row it is"
-        raise Mistake(f"{cell.what}, {whose if cell.way == tables.NAME_THEM else 'put a number there'}.") from None
-    made = assemble(path, torch.from_numpy(table.x).float(), table.labels, part, table.other[party] if party else None)
-    return replace(made, features=table.columns)
+    part = None
+    if "split" in header and "split" not in (asked.label, party, *(asked.features or ())):
+        said = read(source, replace(asked, other=[*others, "split"]), name).other["split"]
+        part = said if {"train", "test"} <= set(said) <= set(PARTS) else None  # another column of this name is a feature
+    table = read(source, replace(asked, other=[*others, *(["split"] if part else [])]), name)
+    layout = columns.agree([(table.x, table.columns)], asked.impute)
+    together.tell([table], layout, [Path(table.path).name], asked)
+    return with_layout(table.path, table.x, table.columns, layout, table.labels, part, table.other[party] if party else None)
 
 
-def choose_label(path: Path, header: Sequence[str], label: str | None) -> str:
+def with_layout(path: Any, x: np.ndarray, own: tuple[Column, ...], layout: Layout, labels: Sequence[str | None],
+                part: Sequence[str | None] | None, party: Sequence[str | None] | None) -> Dataset:  # fmt: skip
+    """A data set from a raw table: encoded, and missing numbers filled with the mean of the training rows."""
+    if not layout.names:
+        raise Mistake(f"{path}: no column can be used, all are text of which no value stands in {columns.RARE} rows.")
+    made = assemble(path, torch.from_numpy(layout.encode(x, own)).float(), labels, part, party)
+    return replace(filled(made), layout=layout)
+
+
+def filled(made: Dataset) -> Dataset:
+    """Missing numbers become the mean of the training rows, which scaling turns into 0."""
+    if not any(x is not None and x.isnan().any() for x in (made.x, made.x_test, made.x_val)):
+        return made
+    mean = made.x.double().nanmean(0).nan_to_num().float()
+    x, x_test, x_val = (None if x is None else torch.where(x.isnan(), mean, x) for x in (made.x, made.x_test, made.x_val))
+    assert x is not None and x_test is not None
+    return replace(made, x=x, x_test=x_test, x_val=x_val, scale=table_scale(x))
+
+
+def choose_label(path: Any, header: Sequence[str], label: str | None) -> str:
     if label is not None:
         return label
     found = [name for name in tables.LABEL_NAMES if name in header]
@@ -52,7 +72,7 @@ def choose_label(path: Path, header: Sequence[str], label: str | None) -> str:
 
 def load_npz(path: Path, party: str | None, label: str | None) -> Dataset:
     """`X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test` (and `x_val`, `y_val`), with an array of the party's name."""
-    with tables.open_npz(tables.existing_file(path)) as arrays:
+    with tables.open_npz(existing_file(path)) as arrays:
         present = [part for part in PARTS if f"x_{part}" in arrays.files] if "x_train" in arrays.files else []
         suffixes = [f"_{part}" for part in present] or [""]
         pieces = [own_arrays(path, arrays, ("x" if present else "X") + end, (label or "y") + end) for end in suffixes]
@@ -101,7 +121,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def assemble(
-    path: Path,
+    path: Any,
     x: Tensor,
     labels: Sequence[str | None],
     part: Sequence[str | None] | np.ndarray | None,
@@ -129,10 +149,10 @@ def assemble(
     if group is not None:
         whose = integers(group)
         more |= dict(group=whose[train], group_test=whose[test], group_names=tuple(map(str, group_names)))
-    return Dataset(path.stem, kind, x[train], rows[train], x[test], rows[test], classes, scale, **more)
+    return Dataset(Path(path).stem, kind, x[train], rows[train], x[test], rows[test], classes, scale, **more)
 
 
-def check_parts(path: Path, known: np.ndarray, test: np.ndarray, val: np.ndarray) -> None:
+def check_parts(path: Any, known: np.ndarray, test: np.ndarray, val: np.ndarray) -> None:
     if not test.any():
         raise Mistake(f"{path} has too few labelled rows to hold some out for testing, give at least two of a class.")
     if not known[test | val].all():

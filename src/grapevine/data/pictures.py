@@ -14,7 +14,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from grapevine.core.errors import Mistake
-from grapevine.data.tables import label_name, read_text_columns
+from grapevine.data.sheets import read_text_columns
+from grapevine.data.tables import label_name
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 

@@ -1,43 +1,50 @@
-"""A party's own tables (CSV, Parquet, NPZ), read with one sentence for each thing that is wrong."""
+"""A party's own tables, read with one sentence for each thing that is wrong. `sheets` opens them, `cells` reads their cells."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
-from grapevine.core.words import hint
+from grapevine.data.cells import MISSING, CellMistake, Cells, Place, Reader, decimal_mark, is_text, text, trimmed
+from grapevine.data.columns import CATEGORY, Column
+from grapevine.data.sheets import Sheet, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed
 
 LABEL_NAMES = ("label", "y", "target")
-
-Place = Callable[[int], str]  # where row i of a file stands, for people
+IMPUTE = "put a number there or use --impute"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a table's columns are for. Every other column is a feature, unless `features` lists them."""
+    """What a table's columns are for. Every other column is a feature, unless `features` lists them.
+
+    Without `id`, a column of that name holds the ids, else rows are numbered from 1. `other` are columns that are wanted as text.
+    `categories` are taken as categories whatever they hold, and `kinds` says what a column must hold. `missing` are further words
+    for a missing value; `decimal` is point, comma, or auto: as the numbers look.
+    """
 
     label: str | None = None
     id: str | None = None
     features: Sequence[str] | None = None
     truth: str | None = None
     impute: bool = False
-    other: tuple[str, ...] = ()
+    other: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
+    decimal: str = "auto"
+    kinds: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> list[str]:
@@ -47,88 +54,116 @@ class Columns:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of features with ids and labels (None: not labelled). `other` holds the columns asked for by name, as text."""
+    """Rows of features with ids and labels (None: not labelled); see `columns` for what `x` holds.
+
+    `other` holds the columns asked for by name, as text. `missing` counts, per column of the file, the words that stood for a
+    missing value; `unused` are columns that nobody asked for, `notes` sentences on how the file was read.
+    """
 
     ids: list[str]
-    columns: tuple[str, ...]
+    columns: tuple[Column, ...]
     x: np.ndarray  # (n, d) float64
     labels: list[str | None]
     truth: list[str | None] | None
-    path: Path
+    path: Any  # a Path, or a frame's name for people
     other: dict[str, list[str | None]]
+    missing: dict[str, dict[str, int]] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
 
-def read_table(
-    path: str | Path,
-    label: str | None = None,
-    id: str | None = None,
-    features: Sequence[str] | None = None,
-    truth: str | None = None,
-    impute: bool = False,
-    other: Sequence[str] = (),
-) -> Table:
-    """Read a CSV, Parquet or NPZ file.
 
-    Every column that is not `label`, `id`, `truth` or in `other` is a feature, unless `features` lists them. Without `id`, a
-    column of that name holds the ids, else rows are numbered from 1. Missing and infinite features are refused; with `impute`
-    both come back as NaN. An empty label, NaN or −1 is None. NPZ: features `X`, labels `y` (or the array named by `label`).
+def read_table(source: Any, **asked: Any) -> Table:
+    """`read`, with the fields of `Columns` as keywords."""
+    return read(source, Columns(**asked))
+
+
+def read(source: Any, columns: Columns, name: str = "the table") -> Table:
+    """Read a file (see `sheets` for the formats; NPZ: features `X`, labels `y` or the array named by `label`) or a frame.
+
+    A missing or infinite number is refused; with `impute` both come back as NaN. A missing category is always NaN. A label is
+    None where it is empty, −1 or a word for a missing value. `name` is how people know a frame.
     """
-    path = existing_file(path)
-    readers = {".csv": read_csv, ".tsv": read_csv, ".parquet": read_parquet, ".npz": read_npz}
-    if path.suffix.lower() not in readers:
-        raise Mistake(f"{path} is not a table this can read: give a .csv, .parquet or .npz file.")
-    return readers[path.suffix.lower()](path, Columns(label, id, features, truth, impute, tuple(other)))
+    if not is_frame(source):
+        path = existing_file(source)
+        if ending(path) == ".npz":
+            return read_npz(path, columns)
+    return from_sheet(open_sheet(source, name), columns)
 
 
-def column_names(path: str | Path) -> list[str]:
+def column_names(source: Any) -> list[str]:
     """The names of a table's columns (of an NPZ: its arrays)."""
-    path = existing_file(path)
-    if path.suffix.lower() == ".npz":
-        with open_npz(path) as arrays:
-            return list(arrays.files)
-    if path.suffix.lower() == ".parquet":
-        with open_parquet(path) as file:
-            return file.schema_arrow.names
-    return read_header(path)[0]
+    if not is_frame(source):
+        path = existing_file(source)
+        if ending(path) == ".npz":
+            with open_npz(path) as arrays:
+                return list(arrays.files)
+    return open_sheet(source).header
 
 
-def choose_columns(path: Path, header: Sequence[str], columns: Columns, implicit_id: bool = True) -> tuple[Columns, list[str]]:
+def choose_columns(path: Any, header: Sequence[str], columns: Columns, implicit_id: bool = True) -> tuple[Columns, list[str]]:
     """The columns with the one that holds ids, and the features' names; every name must be there and serve one purpose."""
-    given = (*columns.texts, *(columns.features or ()))
+    given = (*columns.texts, *(columns.features or ()), *columns.categories)
     if implicit_id and columns.id is None and "id" in header and "id" not in given:
         columns = replace(columns, id="id")
     for name in given:
         if name not in header:
             raise no_column(path, name, header)
     taken = columns.texts
-    wanted = list(columns.features or (name for name in header if name not in taken))
-    both = [name for name in wanted if name in taken]
+    unasked = {name for j, name in enumerate(header) if name == unnamed(j)} - set(columns.categories)
+    wanted = list(columns.features or (name for name in header if name not in taken and name not in unasked))
+    both = [name for name in (*wanted, *columns.categories) if name in taken]
     if both:
-        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of --features.")
+        flag = "--features" if both[0] in wanted else "--categories"
+        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of {flag}.")
+    extra = [name for name in columns.categories if name not in wanted]
+    if extra:
+        raise Mistake(f"{path}: --categories names {extra[0]!r}, which is not among the --features, name it there too.")
     if not wanted:
         raise Mistake(f"{path} has no feature columns beside {', '.join(map(repr, sorted(taken)))}, add some.")
     return columns, wanted
 
 
-def build_table(
-    path: Path, columns: Columns, wanted: Sequence[str], x: np.ndarray, cells: Mapping[str, list], place: Place
-) -> Table:
+def from_sheet(sheet: Sheet, columns: Columns) -> Table:
+    """A table from an opened sheet."""
+    columns, wanted = choose_columns(sheet.path, sheet.header, columns)
+    table = sheet.load(list(dict.fromkeys([*wanted, *columns.texts])))
+    if not len(table):
+        raise Mistake(f"{sheet.path} has no rows, give a table with at least one row.")
+    kinds = {**columns.kinds, **{name: CATEGORY for name in columns.categories}}
+    decimal = columns.decimal
+    if decimal == "auto":
+        texts = [name for name in wanted if is_text(table.schema.field(name).type) and kinds.get(name) != CATEGORY]
+        decimal = decimal_mark(sheet.path, {name: trimmed(table.column(name), columns.missing)[0] for name in texts})
+    reader = Reader(sheet.path, sheet.place, columns.missing, decimal, kinds)
+    read = [reader.column(name, table.column(name)) for name in wanted]
+    made = build_table(sheet.path, columns, read, {name: table.column(name).to_pylist() for name in columns.texts}, sheet.place)
+    unused = tuple(name for name in sheet.header if name not in (*wanted, *columns.texts))
+    return replace(made, unused=unused, notes=sheet.notes)
+
+
+def build_table(path: Any, columns: Columns, read: Sequence[Cells], cells: Mapping[str, list], place: Place) -> Table:
     """A table from its features and the cells of its text columns, whatever the file."""
-    if not len(x):
-        raise Mistake(f"{path} has no rows, give a table with at least one row.")
-    x = finite(path, x, wanted, columns.impute, place)
-    names = {name: [label_name(value) for value in cells[name]] for name in columns.texts if name != columns.id}
+    made = tuple(column for each in read for column in each.columns)
+    x = finite(path, np.concatenate([each.x for each in read], 1), made, columns.impute, place)
+    names = {name: [label_name(value, columns.missing) for value in cells[name]] for name in columns.texts if name != columns.id}
+    gaps = {each.columns[0].name: each.missing for each in read if each.missing}
+    for name, found in names.items():
+        empty = Counter((text(cell) or "").strip() for cell, label in zip(cells[name], found) if label is None)
+        gaps |= {name: dict(empty)} if empty else {}
     return Table(
-        row_ids(path, columns.id, cells, len(x), place), tuple(wanted), x,
-        names[columns.label] if columns.label else [None] * len(x), names[columns.truth] if columns.truth else None, path,
-        {name: names[name] for name in columns.other},
+        row_ids(path, columns.id, cells, len(x), place), made, x, names[columns.label] if columns.label else [None] * len(x),
+        names[columns.truth] if columns.truth else None, path, {name: names[name] for name in columns.other}, gaps,
     )  # fmt: skip
 
 
-def row_ids(path: Path, name: str | None, cells: Mapping[str, list], n: int, place: Place) -> list[str]:
+def row_ids(path: Any, name: str | None, cells: Mapping[str, list], n: int, place: Place) -> list[str]:
     if name is None:
         return [str(row) for row in range(1, n + 1)]
     first: dict[str, int] = {}
@@ -142,158 +177,19 @@ def row_ids(path: Path, name: str | None, cells: Mapping[str, list], n: int, pla
     return list(first)
 
 
-def finite(path: Path, x: np.ndarray, names: Sequence[str], impute: bool, place: Place) -> np.ndarray:
+def finite(path: Any, x: np.ndarray, columns: Sequence[Column], impute: bool, place: Place) -> np.ndarray:
+    """NaN for what is infinite too; without `impute` a number or date that is not there is refused."""
     bad = ~np.isfinite(x)
-    if not bad.any():
-        return x
-    if impute:
-        return np.where(bad, np.nan, x)
-    row, j = (int(v) for v in np.argwhere(bad)[0])
-    what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
-    raise CellMistake(names[j], f"{path}, {place(row)}, column {names[j]!r}: {what}", IMPUTE)
+    needed = bad & np.array([column.kind != CATEGORY for column in columns])
+    if needed.any() and not impute:
+        row, j = (int(v) for v in np.argwhere(needed)[0])
+        name = columns[j].source
+        what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
+        raise CellMistake(name, f"{path}, {place(row)}, column {name!r}: {what}", IMPUTE)
+    return np.where(bad, np.nan, x) if bad.any() else x
 
 
-class CellMistake(Mistake):
-    """A cell that is no feature. A command without the flag that `way` names says another way out."""
-
-    def __init__(self, column: str, what: str, way: str):
-        super().__init__(f"{what}, {way}.")
-        self.column, self.what, self.way = column, what, way
-
-
-NAME_THEM, IMPUTE = "take the column out or name the --features", "put a number there or use --impute"
-
-
-def text_mistake(path: Path, place: str, name: str, cell: Any) -> CellMistake:
-    return CellMistake(name, f"{path}, {place}, column {name!r}: {cell!r} is not a number", NAME_THEM)
-
-
-# CSV
-
-
-def read_csv(path: Path, columns: Columns) -> Table:
-    header, delimiter = read_header(path)
-    columns, wanted = choose_columns(path, header, columns)
-    types = {name: pa.float64() for name in wanted} | {name: pa.string() for name in columns.texts}
-    keep = [name for name in header if name in types]  # the rest is never converted
-    convert = pa.csv.ConvertOptions(column_types=types, include_columns=keep, strings_can_be_null=False)
-    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    try:
-        # One thread: only then does the reader count rows in its messages.
-        table = pa.csv.read_csv(path, pa.csv.ReadOptions(use_threads=False), parse, convert)
-    except pa.ArrowInvalid as error:
-        raise csv_mistake(path, header, delimiter, wanted, error) from None
-
-    def place(row: int) -> str:
-        # Looked up only when something is wrong: records may hold blank lines and line breaks.
-        return f"line {next(line for at, (line, _) in enumerate(csv_records(path, delimiter)) if at == row + 1)}"
-
-    return from_arrow(path, columns, wanted, table, place)
-
-
-def read_header(path: Path) -> tuple[list[str], str]:
-    """The names in the first line of a CSV file, and its delimiter: a comma, unless there is none but a semicolon or tab."""
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            first = next((line for line in file if line.strip()), "")
-    except UnicodeDecodeError:
-        raise Mistake(f"{path} is not a valid CSV file: it is not UTF-8 text, save it as UTF-8.") from None
-    if not first:
-        raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
-    delimiter = next((d for d in ",;\t" if d in first), ",")
-    header = next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter))
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        raise Mistake(f"{path} has two columns named {twice[0]!r}, rename one.")
-    if all(is_number(name) for name in header):
-        raise Mistake(f"{path} starts with numbers ({first.strip()[:40]}), put a header line with column names on top.")
-    return header, delimiter
-
-
-def csv_mistake(path: Path, header: list[str], delimiter: str, wanted: Sequence[str], error: Exception) -> Mistake:
-    """Find the cell or the line that the reader stumbled over."""
-    try:
-        for row, (line, cells) in enumerate(csv_records(path, delimiter)):
-            if row and len(cells) != len(header):
-                return ragged(path, line, header, cells)
-            for name, cell in zip(header, cells) if row else ():
-                if name in wanted and not is_number(cell) and cell.strip() and cell not in pa.csv.ConvertOptions().null_values:
-                    return text_mistake(path, f"line {line}", name, cell)
-    except (csv.Error, UnicodeDecodeError):
-        pass
-    return Mistake(f"{path} is not a valid CSV file ({str(error).splitlines()[0]}), mend it.")
-
-
-def ragged(path: Path, line: int, header: list[str], cells: list[str]) -> Mistake:
-    return Mistake(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} columns, mend the line.")
-
-
-def csv_records(path: Path, delimiter: str) -> Iterable[tuple[int, list[str]]]:
-    """The records of a CSV file with the line on which each starts. Blank lines are skipped, as the fast reader does."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader, start = csv.reader(file, delimiter=delimiter), 1
-        for cells in reader:
-            if cells:
-                yield start, cells
-            start = reader.line_num + 1
-
-
-def read_text_columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Some columns of a CSV file (by name, whatever its ending) as text."""
-    path = existing_file(path)
-    header, delimiter = read_header(path)
-    for name in names:
-        if name not in header:
-            raise no_column(path, name, header)
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    for line, cells in list(csv_records(path, delimiter))[1:]:
-        if len(cells) != len(header):
-            raise ragged(path, line, header, cells)
-        for name in names:
-            columns[name].append(cells[header.index(name)])
-    return columns
-
-
-# Parquet
-
-
-@contextmanager
-def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowInvalid, OSError):
-        raise Mistake(f"{path} is not a valid Parquet file, write it again.") from None
-
-
-def read_parquet(path: Path, columns: Columns) -> Table:
-    with open_parquet(path) as file:
-        columns, wanted = choose_columns(path, file.schema_arrow.names, columns)
-        table = file.read(columns=list(dict.fromkeys([*wanted, *columns.texts])))
-    return from_arrow(path, columns, wanted, table, row_number)
-
-
-def row_number(row: int) -> str:
-    return f"row {row + 1}"
-
-
-def from_arrow(path: Path, columns: Columns, wanted: Sequence[str], table: pa.Table, place: Place) -> Table:
-    x = np.empty((len(table), len(wanted)))
-    for j, name in enumerate(wanted):
-        x[:, j] = numbers(path, name, table.column(name), place)
-    return build_table(path, columns, wanted, x, {name: table.column(name).to_pylist() for name in columns.texts}, place)
-
-
-def numbers(path: Path, name: str, column: pa.ChunkedArray, place: Place) -> np.ndarray:
-    """One feature column as floats; nulls are NaN."""
-    is_ = pa.types
-    if any(kind(column.type) for kind in (is_.is_integer, is_.is_floating, is_.is_boolean, is_.is_null, is_.is_decimal)):
-        return column.cast(pa.float64()).to_numpy()
-    row = next((row for row, value in enumerate(column.to_pylist()) if value is not None), 0)
-    raise text_mistake(path, place(row), name, column[row].as_py())
-
-
-# NPZ
+# ---------------------------------------------------------------- NPZ
 
 
 def open_npz(path: Path) -> np.lib.npyio.NpzFile:
@@ -334,57 +230,23 @@ def read_npz(path: Path, columns: Columns) -> Table:
     names = names or [f"x{j}" for j in range(x.shape[1])]
     if len(names) != x.shape[1]:
         raise Mistake(f"{path}: 'columns' has {len(names)} names for the {x.shape[1]} columns of 'X', give one for each.")
-    _, wanted = choose_columns(path, names, Columns(features=columns.features), implicit_id=False)
-    x = x[:, [names.index(name) for name in wanted]]
-    return build_table(path, columns, wanted, x, {name: values.tolist() for name, values in cells.items()}, row_number)
+    own = Columns(features=columns.features, categories=columns.categories)
+    _, wanted = choose_columns(path, names, own, implicit_id=False)
+    if not n:
+        raise Mistake(f"{path} has no rows, give a table with at least one row.")
+    kinds = {**columns.kinds, **{name: CATEGORY for name in columns.categories}}
+    reader = Reader(path, row_number, columns.missing, kinds=kinds)
+    read = [reader.column(name, pa.chunked_array([x[:, names.index(name)]])) for name in wanted]
+    return build_table(path, columns, read, {name: values.tolist() for name, values in cells.items()}, row_number)
 
 
-# Cells and names
+# ---------------------------------------------------------------- names
 
 
-def existing_file(path: str | Path) -> Path:
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise Mistake(f"{path} is a folder, give a .csv, .parquet or .npz file in it.")
-    if not path.exists():
-        near = hint(path.name, os.listdir(path.parent) if path.parent.is_dir() else [])
-        raise Mistake(f"there is no file {path}{near}, check the path.")
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise Mistake(f"{path} cannot be read ({error.strerror}), check its permissions.") from None
-    if empty:
-        raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
-    return path
-
-
-def no_column(path: Path, name: str, header: Sequence[str], what: str = "column") -> Mistake:
-    shown = ", ".join(header[:12]) + (f" and {len(header) - 12} more" if len(header) > 12 else "")
-    return Mistake(f"{path} has no {what} {name!r}{hint(name, header)}, there are: {shown}.")
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def text(value: Any) -> str | None:
-    """A cell as text: whole numbers without a fraction ('3', not '3.0')."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def label_name(value: Any) -> str | None:
-    """A label's name, or None where there is none: an empty cell, NaN or −1."""
+def label_name(value: Any, missing: Iterable[str] = ()) -> str | None:
+    """A label's name, or None where there is none: a word for a missing value, NaN or −1."""
     name = text(value)
-    if name is None or not name.strip() or name.strip().lower() == "nan":
+    if name is None or name.strip().lower() in (*MISSING, *(word.lower() for word in missing)):
         return None
     whole = re.fullmatch(r"\s*(-?\d+)\.0+\s*", name)  # integers that passed through a float column
     name = whole[1] if whole else name
@@ -409,24 +271,6 @@ def spelling_warnings(names: Iterable[str]) -> list[str]:
             sentences.append(f"classes {seen[folded]!r} and {name!r} are taken as two: if they are one, spell them alike.")
         seen.setdefault(folded, name)
     return sentences
-
-
-def check_same_columns(tables: Sequence[Table]) -> list[Table]:
-    """The tables with their feature columns in the order of the first; a Mistake if one lacks a column or has one more."""
-    first = tables[0]
-    same = [first]
-    for table in tables[1:]:
-        lacks = [name for name in first.columns if name not in table.columns]
-        more = [name for name in table.columns if name not in first.columns]
-        if lacks or more:
-            what = f"lacks column {lacks[0]!r}" if lacks else f"has column {more[0]!r}"
-            of = "has" if lacks else "does not"
-            raise Mistake(f"{table.path} {what}, which {first.path} {of}: give the same --features to all parties.")
-        if table.columns != first.columns:
-            order = [table.columns.index(name) for name in first.columns]
-            table = replace(table, columns=first.columns, x=table.x[:, order])
-        same.append(table)
-    return same
 
 
 def write_csv(path: str | Path, columns: dict[str, Sequence[Any]]) -> None:

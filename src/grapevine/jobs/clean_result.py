@@ -167,7 +167,7 @@ def _values(party: Party, i: int, z: np.ndarray) -> list[list]:
     """The features of a row that lie farthest from the server's means: name, value, deviations."""
     most = np.argsort(-np.abs(z), kind="stable")[:VALUES]
     value = [None if np.isnan(party.x[i, j]) else float(f"{party.x[i, j]:.5g}") for j in most]
-    return [[party.columns[j], v, round(float(z[j]), 2)] for j, v in zip(most, value)]
+    return [[party.columns[j].name, v, round(float(z[j]), 2)] for j, v in zip(most, value)]
 
 
 def picture(x: Tensor) -> str:

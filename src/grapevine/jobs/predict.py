@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from grapevine.core.errors import Mistake
+from grapevine.data import together
+from grapevine.data.columns import Layout
 from grapevine.data.pictures import read_images
-from grapevine.data.tables import NAME_THEM, CellMistake, read_table, write_csv
+from grapevine.data.sheets import ending
+from grapevine.data.tables import Columns, read, write_csv
+from grapevine.jobs.settings import PredictSettings
 from grapevine.run.model import Model
 
 
-def predict_file(
-    run: str, file: str, out: str, id: str | None = None, features: Sequence[str] | None = None, method: str | None = None
-) -> int:
+def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
     """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
     if Path(out).exists():
         raise Mistake(f"{out} exists: take another --out.")
     if not Path(out).absolute().parent.is_dir():
         raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or take another --out.")
-    model = Model.load(run, method)
-    ids, rows = _read(model, file, id, features)
+    model = Model.load(run, s.method)
+    ids, rows = _read(model, file, s)
     proba = model.predict_proba(rows)
     best = proba.argmax(1)
     confidence = [f"{p:.6f}" for p in proba.max(1)]
@@ -30,17 +34,19 @@ def predict_file(
     return len(ids)
 
 
-def _read(model: Model, file: str, id: str | None, features: Sequence[str] | None) -> tuple[list[str], Any]:
+def _read(model: Model, file: str, s: PredictSettings) -> tuple[list[str], Any]:
     if Path(file).is_dir():
         images = read_images(file, size=model.shape[-1] if len(model.shape) == 3 else None)
         return images.ids, images.x
     # Columns are taken by name, in whatever order they stand; what else the table holds (labels, parties) is left alone.
-    named = features or (model.features if Path(file).suffix.lower() != ".npz" else None)
-    try:
-        table = read_table(file, id=id, features=named)
-    except CellMistake as cell:
-        if cell.way == NAME_THEM and not named:
-            raise
-        raise Mistake(f"{cell.what}, put a number there.") from None
-    # A data set of small images may come as a table with a pixel a column.
-    return table.ids, table.x.reshape(-1, *model.shape) if table.x.shape[1] == math.prod(model.shape) else table.x
+    layout, asked = model.layout, Columns(id=s.id, impute=s.impute, missing=s.missing, decimal=s.decimal)
+    if s.features or not layout.columns or ending(Path(file)) == ".npz":
+        table = read(file, replace(asked, features=s.features))
+        x = table.x
+    else:
+        table = read(file, replace(asked, features=layout.sources, kinds=layout.kinds))
+        x = layout.encode(table.x, table.columns)
+    together.tell([table], layout if layout.columns else Layout(table.columns), [Path(file).name], asked)
+    if x.shape[1] == math.prod(model.shape):
+        x = x.reshape(-1, *model.shape)  # a data set of small images may come as a table with a pixel a column
+    return table.ids, np.where(np.isnan(x), model.scale.mean.numpy() / model.scale.factor, x) if s.impute else x

@@ -14,10 +14,13 @@ from torch import Tensor
 
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
-from grapevine.data import tables
+from grapevine.data import tables, together
+from grapevine.data.columns import Column, Layout, agree, numbers
 from grapevine.data.datasets import images
 from grapevine.data.embed import embed_images
 from grapevine.data.pictures import read_images
+from grapevine.data.sheets import existing_file, is_frame
+from grapevine.data.tables import Columns, Table
 from grapevine.jobs.settings import CleanSettings, LabelSettings
 from grapevine.run.model import Model
 
@@ -31,7 +34,8 @@ class Party:
     """Rows of a party, or of the server: a table (n, d; NaN: missing), or images (n, c, h, w) as uint8.
 
     Labels are class names, None where a row has none. `truth` is for measuring, `model` what the run that made the features says
-    of the rows itself; `columns` and `pictures` are what people can see of them.
+    of the rows itself; `pictures` are what people can see of images. `columns` are a table's: with a category among them `x` is
+    raw, and has to be encoded once its values are agreed on (`data.columns`).
     """
 
     name: str
@@ -40,7 +44,7 @@ class Party:
     ids: list[str]
     truth: list[str | None] | None = None
     model: list[str] | None = None
-    columns: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
     pictures: Tensor | None = None
 
     @property
@@ -63,64 +67,147 @@ class Party:
         rest = torch.tensor([i for i, label in enumerate(self.labels) if label is None], dtype=torch.int64)
         none = torch.empty(0, dtype=torch.int64)
         unlabelled, held_out = Rows(labelled.x, rest, torch.full_like(rest, -1)), Rows(labelled.x, none, none)
-        return ClientData(labelled, unlabelled, held_out, self.classes)
+        return ClientData(labelled, unlabelled, held_out, self.classes, columns=self.columns)
 
 
-def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequence[str] | None = None,
-         server: Any = None) -> tuple[list[Party], bool]:  # fmt: skip
+def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequence[str] | None = None, server: Any = None,
+         layout: Layout | None = None, encode: bool = True) -> tuple[list[Party], bool]:  # fmt: skip
     """The rows of all, the server's first if it has any; and whether all labels came as whole numbers.
 
-    Parties are paths, or (X, y) with y = −1 where a row is not labelled. The clean job takes images as they are, the label job
-    only their features.
+    Parties are paths, frames with a label column, or (X, y) with y = −1 where a row is not labelled. The clean job takes images
+    as they are, the label job only their features. Tables come encoded: by `layout` if one was agreed on, else by what all tables
+    hold together; with `encode=False` they come raw.
     """
     given = [*parties] if server is None else [server, *parties]
-    files = [isinstance(each, (str, Path)) for each in given]
-    if any(files) and not all(files):
+    forms = {_form(each) for each in given}
+    if len(forms) > 1:
         who = "parties" if server is None else "server and the parties"
-        raise Mistake(f"some of the {who} are files and others arrays: give all of them in one way.")
-    if any(files):
+        raise Mistake(
+            f"some of the {who} are {' and others '.join(sorted(forms, key=FORMS.index))}: give all of them in one way."
+        )
+    if forms == {"files"}:
         _check_words("files", names=names)
-        found, whole = _read_files(s, [str(path) for path in given], server is not None), False
+        found, whole = _read_files(s, [str(path) for path in given], server is not None, layout), False
     else:
-        found = [] if server is None else _from_arrays(s, [server], [SERVER], None)
-        found += _from_arrays(s, parties, names, s.truth)
-        if found:
-            _check_words("arrays", label=s.label, id=s.id, features=s.features, embed=s.embed)
-        whole = all(np.asarray(y).dtype.kind in "iu" for _, y in given)
-    return _alike(found, "the server" if server is not None else found[0].name if found else ""), whole
+        found = _from_objects(s, given, names, server is not None, layout)
+        whole = forms == {"arrays"} and all(np.asarray(y).dtype.kind in "iu" for _, y in given)
+    first = "the server" if server is not None else found[0].name if found else ""
+    return _alike(_encoded(found, s.impute, layout, server is not None) if encode else found, first), whole
+
+
+FORMS = ("files", "frames", "arrays")
+
+
+def _form(each: Any) -> str:
+    return "files" if isinstance(each, (str, Path)) else "frames" if is_frame(each) else "arrays"
 
 
 def _check_words(given: str, **words: Any) -> None:
     """A word that nobody would read, as the parties are given, is refused."""
-    said = [word for word, value in words.items() if value is not None]
+    said = [word for word, value in words.items() if value]
     if said:
         meant = "arrays" if given == "files" else "files"
         raise Mistake(f"{said[0]} is for {meant}, and the parties are {given}: leave it out, or give them as {meant}.")
 
 
-# ---------------------------------------------------------------- arrays
+# ---------------------------------------------------------------- tables
 
 
-def _from_arrays(s: LabelSettings | CleanSettings, pairs: Sequence[Any], names: Sequence[str] | None,
-                 truth: Sequence[Any] | None) -> list[Party]:  # fmt: skip
-    names = [f"party-{i + 1}" for i in range(len(pairs))] if names is None else [str(name) for name in names]
-    for what, given in (("names", names), ("truth", truth)):
-        if given is not None and len(given) != len(pairs):
-            raise Mistake(f"{what} has {len(given)} entries for {len(pairs)} parties: give one for each.")
-    read = []
-    for i, pair in enumerate(pairs):
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise Mistake(f"{names[i]} is a {type(pair).__name__}: give every party as (X, y), or as the path of its file.")
-        pixels = as_images(pair[0]) if isinstance(s, CleanSettings) else None
-        X = _features(names[i], pair[0], s.impute) if pixels is None else pixels.numpy()
-        labels = [tables.label_name(value) for value in np.asarray(pair[1], object).ravel()]
-        own = None if truth is None else [tables.label_name(t) for t in truth[i]]
-        for what, values in (("labels", labels), ("true labels", own)):
-            if values is not None and len(values) != len(X):
-                raise Mistake(f"{names[i]} has {len(X)} rows and {len(values)} {what}: give one per row, −1 where there is none.")
-        columns = tuple(f"x{j + 1}" for j in range(X.shape[1])) if pixels is None else ()
-        read.append(Party(names[i], X, labels, [str(n + 1) for n in range(len(X))], own, columns=columns, pictures=pixels))
+def _columns(s: LabelSettings | CleanSettings, layout: Layout | None) -> Columns:
+    """What the settings and the agreement say of a table's columns."""
+    agreed = dict(features=layout.sources, kinds=layout.kinds) if layout else dict(features=s.features)
+    truth = s.truth if isinstance(s.truth, str) else None
+    return Columns(label=s.label, id=s.id, truth=truth, impute=s.impute, categories=s.categories, missing=s.missing,
+                   decimal=s.decimal, **agreed)  # fmt: skip
+
+
+def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Sequence[str], server: bool, layout: Layout | None,
+            label: bool = True) -> list[Table]:  # fmt: skip
+    """The tables of all, with the same columns, after a word on what they hold."""
+    asked = _columns(s, layout)
+    asked = asked if label else replace(asked, label=None)
+    each = [asked] * len(sources)
+    if server:  # it needs neither an id nor the truth, but what it has of them is no feature
+        own = tables.column_names(sources[0])
+        each[0] = replace(asked, id=s.id if s.id in own else None, truth=asked.truth if asked.truth in own else None)
+    read = together.read_together(sources, each, names)
+    raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
+    together.tell(read, layout or agree(raw, s.impute), names, asked)
     return read
+
+
+def _encoded(parties: list[Party], impute: bool, layout: Layout | None, server: bool) -> list[Party]:
+    """Tables as numbers alone, by the layout that was agreed on, else by the server's table, else by all tables together.
+
+    A server's classifier knows nothing of values that only parties have. Images stay as they are.
+    """
+    heads = {tuple(column.name for column in party.columns) for party in parties}
+    if len(heads) != 1 or heads == {()}:
+        return parties
+    made = layout or agree([(party.x, party.columns) for party in (parties[:1] if server else parties)], impute)
+    if not made.names:
+        raise Mistake("no column can be used: all are text of which no value stands in 10 rows.")
+    return [replace(party, x=made.encode(party.x, party.columns), columns=numbers(made.names)) for party in parties]
+
+
+# ---------------------------------------------------------------- arrays and frames
+
+
+def _from_objects(s: LabelSettings | CleanSettings, given: Sequence[Any], names: Sequence[str] | None, server: bool,
+                  layout: Layout | None) -> list[Party]:  # fmt: skip
+    """(X, y), or frames that hold their labels. The server's come first, and have no truth."""
+    if not given:
+        return []
+    people = given[server:]
+    called = [f"party-{i + 1}" for i in range(len(people))] if names is None else [str(name) for name in names]
+    truth = None if s.truth is None or isinstance(s.truth, str) else s.truth
+    for what, values in (("names", called), ("truth", truth)):
+        if values is not None and len(values) != len(people):
+            raise Mistake(f"{what} has {len(values)} entries for {len(people)} parties: give one for each.")
+    called = [SERVER, *called] if server else called
+    frames = [is_frame(each) or isinstance(each, (tuple, list)) and len(each) == 2 and is_frame(each[0]) for each in given]
+    if frames and all(frames):
+        made = _from_frames(s, given, called, server, layout)
+    else:
+        _check_words("arrays", label=s.label, id=s.id, features=s.features, categories=s.categories, embed=s.embed)
+        made = [_from_arrays(s, called[i], pair) for i, pair in enumerate(given)]
+    known = [None] * server + list(truth) if truth is not None else [None] * len(made)
+    return [party if own is None else _with_truth(party, own) for party, own in zip(made, known)]
+
+
+def _with_truth(party: Party, truth: Sequence[Any]) -> Party:
+    return replace(party, truth=_labels(party.name, truth, len(party.x), "true labels"))
+
+
+def _labels(name: str, y: Any, n: int, what: str = "labels", missing: Sequence[str] = ()) -> list[str | None]:
+    labels = [tables.label_name(value, missing) for value in np.asarray(y, object).ravel()]
+    if len(labels) != n:
+        raise Mistake(f"{name} has {n} rows and {len(labels)} {what}: give one per row, −1 where there is none.")
+    return labels
+
+
+def _from_frames(s: LabelSettings | CleanSettings, given: Sequence[Any], names: Sequence[str], server: bool,
+                 layout: Layout | None) -> list[Party]:  # fmt: skip
+    whole = all(is_frame(each) for each in given)
+    if whole and s.label is None:
+        raise Mistake("which column of the frames holds the labels? Say label=COL, or give every party as (X, y).")
+    if not whole:
+        _check_words("arrays", label=s.label)
+    read = _tables(s, [each if whole else each[0] for each in given], names, server, layout, whole)
+    labels = [
+        t.labels if whole else _labels(name, each[1], len(t), missing=s.missing) for name, each, t in zip(names, given, read)
+    ]
+    return [Party(name, t.x, own, t.ids, t.truth, columns=t.columns) for name, own, t in zip(names, labels, read)]
+
+
+def _from_arrays(s: LabelSettings | CleanSettings, name: str, pair: Any) -> Party:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise Mistake(f"{name} is a {type(pair).__name__}: give every party as (X, y), as a frame, or as the path of its file.")
+    pixels = as_images(pair[0]) if isinstance(s, CleanSettings) else None
+    X = _features(name, pair[0], s.impute) if pixels is None else pixels.numpy()
+    columns = numbers(f"x{j + 1}" for j in range(X.shape[1])) if pixels is None else ()
+    labels = _labels(name, pair[1], len(X), missing=s.missing)
+    return Party(name, X, labels, [str(n + 1) for n in range(len(X))], columns=columns, pictures=pixels)
 
 
 def _features(name: str, X: Any, impute: bool) -> np.ndarray:
@@ -156,7 +243,7 @@ def as_images(x: Any) -> Tensor | None:
 # ---------------------------------------------------------------- files
 
 
-def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool) -> list[Party]:
+def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool, layout: Layout | None) -> list[Party]:
     """A party a file, named by its stem; columns are brought into the order of the first."""
     names = [SERVER, *party_names(paths[1:])] if server else party_names(paths)
     folders = [Path(path).expanduser().is_dir() for path in paths]
@@ -170,7 +257,9 @@ def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool
         size = None if s.embed is None else PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
         read = [_read_folder(s, path, name, size, server and i == 0) for i, (path, name) in enumerate(zip(paths, names))]
     else:
-        read = _read_tables(s, paths, names, server)
+        agreed = model.layout if model and model.layout.columns else layout
+        read = _read_tables(s, paths, names, server, agreed)
+        read = _encoded(read, s.impute, agreed, server) if s.embed else read
     return [_embedded(party, path, s.embed, model) for party, path in zip(read, paths)] if s.embed else read
 
 
@@ -180,7 +269,7 @@ def party_names(paths: Sequence[str]) -> list[str]:
     for path, other in zip(paths, real):
         if real.count(other) > 1:
             raise Mistake(f"{path} is given twice: a party takes part once.")
-    stems = [path.name if path.is_dir() else path.stem for path in real]
+    stems = [path.name if path.is_dir() else Path(path.stem).stem if path.suffix == ".gz" else path.stem for path in real]
     names = [f"{path.parent.name}-{stem}" if stems.count(stem) > 1 else stem for stem, path in zip(stems, real)]
     for name in names:
         if names.count(name) > 1:
@@ -189,7 +278,7 @@ def party_names(paths: Sequence[str]) -> list[str]:
 
 
 def _check_folders(s: LabelSettings | CleanSettings, paths: Sequence[str]) -> None:
-    _refuse_flags_of_tables(paths[0], id=s.id, features=s.features, impute=s.impute)
+    _refuse_flags_of_tables(paths[0], id=s.id, features=s.features, categories=s.categories, impute=s.impute)
     if s.label and not any(map(_listed, paths)):
         raise Mistake(f"--label {s.label} names a column of a table or of a labels.csv, and {paths[-1]} has none: leave it out, "
                       "the names of the folders inside are the labels.")  # fmt: skip
@@ -218,35 +307,28 @@ def _read_folder(s: LabelSettings | CleanSettings, path: str, name: str, size: i
     return Party(name, found.x.numpy(), labels, found.ids, found.other.get(truth or ""), pictures=found.x)
 
 
-def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: Sequence[str], server: bool) -> list[Party]:
+def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: Sequence[str], server: bool,
+                 layout: Layout | None) -> list[Party]:  # fmt: skip
     if s.label is None:
         raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
     takes_images = isinstance(s, CleanSettings) or s.embed is not None
-    pixels = [_read_pixels(path) if takes_images and not s.features else None for path in paths]
-    if any(x is not None for x in pixels):
-        odd = next((path for path, x in zip(paths, pixels) if x is None), None)
-        if odd is not None:
-            raise Mistake(f"{odd} is a table and others hold images: give all in one form.")
-        _refuse_flags_of_tables(paths[0], impute=s.impute)
-    read = []
-    for i, path in enumerate(paths):
-        # The server needs neither an id nor the truth, but what it has of them is no feature.
-        own = tables.column_names(path) if server and i == 0 else (s.id, s.truth)
-        id, truth = (column if column in own else None for column in (s.id, s.truth))
-        read.append(tables.read_table(path, s.label, id, s.features, truth, s.impute))
-    if pixels[0] is not None:
-        return [
-            Party(n, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for n, x, t in zip(names, pixels, read) if x is not None
-        ]
-    same = tables.check_same_columns(read)
-    return [Party(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, same)]
+    pixels = [_read_pixels(path) if takes_images and not s.features and not layout else None for path in paths]
+    if all(x is None for x in pixels):
+        read = _tables(s, paths, names, server, layout)
+        return [Party(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, read)]
+    odd = next((path for path, x in zip(paths, pixels) if x is None), None)
+    if odd is not None:
+        raise Mistake(f"{odd} is a table and others hold images: give all in one form.")
+    _refuse_flags_of_tables(paths[0], impute=s.impute, categories=s.categories)
+    read = together.read_together(paths, [_columns(s, None)] * len(paths), names)
+    return [Party(n, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for n, x, t in zip(names, pixels, read) if x is not None]
 
 
 def _read_pixels(path: str) -> Tensor | None:
     """The images in an NPZ file; None if it is a table."""
     if Path(path).suffix.lower() != ".npz":
         return None
-    with tables.open_npz(tables.existing_file(path)) as arrays:
+    with tables.open_npz(existing_file(path)) as arrays:
         return as_images(tables.take_array(Path(path), arrays, "X"))
 
 

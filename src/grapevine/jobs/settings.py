@@ -81,9 +81,16 @@ class LabelSettings(Settings):
     label: str | None = own(None, "The label column; an empty cell, NaN or -1 is an unlabelled row.", metavar="COL")
     id: str | None = own(None, "The column that names a row [row numbers].", metavar="COL")
     features: tuple[str, ...] | None = own(None, "The feature columns [all others].", kind=tuple, metavar="COL,...")
+    categories: tuple[str, ...] = own(
+        (), "Columns that are categories though they hold numbers; text always is.", kind=tuple, metavar="COL,..."
+    )
+    missing: tuple[str, ...] = own(
+        (), "Further words for a missing value, besides NA, N/A, null, None, ? and -.", kind=tuple, metavar="WORD,..."
+    )
+    decimal: str = own("auto", "Decimal mark of the files: point, comma or auto.", choices=("auto", "point", "comma"))
     truth: Any = own(None, "True labels, for measuring only.", metavar="COL", objects=True)
     scale: str = param("standard", "", "Features by securely summed moments, or as they are.", choices=("standard", "none"))
-    impute: bool = param(False, "", "Missing features become the secure mean.")
+    impute: bool = param(False, "", "Missing numbers become the secure mean, with a column that says where.")
     embed: str | None = param(None, "", "Features of images, or of a finished train run.", metavar="efficientnet-lite0|RUN")
     secure: str = param("mlwe", "", "mlwe, psm, paillier, ot or plain (no protection).", metavar="PROTOCOL",
                         choices=("mlwe", "psm", "paillier", "ot", "plain"))  # fmt: skip
@@ -109,6 +116,9 @@ class CleanSettings(Settings):
     label: str | None = same(LabelSettings, "label")
     id: str | None = same(LabelSettings, "id")
     features: tuple[str, ...] | None = same(LabelSettings, "features")
+    categories: tuple[str, ...] = same(LabelSettings, "categories")
+    missing: tuple[str, ...] = same(LabelSettings, "missing")
+    decimal: str = same(LabelSettings, "decimal")
     truth: Any = same(LabelSettings, "truth", text="True labels, for measuring only; empty or unknown to the server: irrelevant.")
     tau: float = param(0.95, "τ", "Confidence from which a prediction counts, 0.5 to 1.", least=0.5, most=1)
     upsilon: float = param(0.5, "Υ", "Loss up to which a label is acceptable, at most ln 2.", above=0, most=math.log(2))
@@ -119,7 +129,7 @@ class CleanSettings(Settings):
         None, "", "Passes over the server's rows [30; more for few rows: 1000 steps].", kind=int, least=1, metavar="N"
     )
     scale: str = same(LabelSettings, "scale", text="Features by the server's means and deviations, or as they are.")
-    impute: bool = same(LabelSettings, "impute", text="Missing features become the server's mean.")
+    impute: bool = same(LabelSettings, "impute", text="Missing numbers become the server's mean, with a column that says where.")
     embed: str | None = same(LabelSettings, "embed")
     counts: bool = param(False, "", "Parties tell the server how many rows they kept, mended and set aside.")
     seed: int = same(RunSettings, "seed")
@@ -136,6 +146,12 @@ class DataSettings(Settings):
     data_dir: str | None = own(None, "Where data files are [else $GRAPEVINE_DATA, else the user's cache].", metavar="DIR")
     label: str | None = own(None, "The label column of a table.", metavar="COL")
     party: str | None = own(None, "The column of a table that says whose row it is.", metavar="COL")
+    id: str | None = same(LabelSettings, "id", text="The column that names a row; it is no feature.")
+    features: tuple[str, ...] | None = same(LabelSettings, "features")
+    categories: tuple[str, ...] = same(LabelSettings, "categories")
+    missing: tuple[str, ...] = same(LabelSettings, "missing")
+    decimal: str = same(LabelSettings, "decimal")
+    impute: bool = own(False, "Missing numbers become the mean of the training rows, with a column that says where.")
     clients: int | None = own(None, "Number of clients [100, or all parties of a natural partition].", kind=int, varies=True)
     partition: str | None = own(None, "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True)
     split: str | None = own(None, "Use the split.json of another run.", metavar="FILE")
@@ -198,6 +214,22 @@ class CompareSettings(DataSettings):
         """One run of the comparison. It has one worker: the runs are side by side."""
         own = {name: getattr(self, name) for name in TrainSettings.names() if hasattr(self, name)}
         return TrainSettings(**own | dict(seed=seed, set=fields_of_method, workers=1))
+
+
+@dataclass(frozen=True)
+class PredictSettings(Settings):
+    """`grapevine predict`. Columns are what they were in training, by name."""
+
+    job: ClassVar[str] = "predict"
+
+    id: str | None = same(LabelSettings, "id")
+    features: tuple[str, ...] | None = same(
+        LabelSettings, "features", text="The feature columns, in the order of training [those of training, by name]."
+    )
+    missing: tuple[str, ...] = same(LabelSettings, "missing")
+    decimal: str = same(LabelSettings, "decimal")
+    impute: bool = own(False, "Missing numbers become the mean of the training rows.")
+    method: str | None = own(None, "The method's own file, if the run's method is in no table.", metavar="FILE.py:CLASS")
 
 
 JOBS: dict[str, type[Settings]] = {

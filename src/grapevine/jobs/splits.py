@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from grapevine import data
 from grapevine.data import Dataset, Split
 from grapevine.jobs.settings import DataSettings
 
+ASKED = ("id", "features", "categories", "missing", "decimal", "impute")  # how a table is read
 Loaded = tuple[Dataset, Dataset | None]
 
 
 def load_data(s: DataSettings) -> Loaded:
     """The data set, and the one of irrelevant rows."""
-    dataset = data.load(s.data, data_dir=s.data_dir, party=s.party, label=s.label)
+    asked = {name: getattr(s, name) for name in ASKED}
+    dataset = data.load(s.data, data_dir=s.data_dir, party=s.party, label=s.label, **asked)
     foreign = data.load(s.irrelevant.rsplit(":", 1)[0], data_dir=s.data_dir) if s.irrelevant else None
     return dataset, foreign
 
 
-def sources(s: DataSettings) -> tuple[str | None, ...]:
+def sources(s: DataSettings) -> tuple[Any, ...]:
     """What `load_data` reads: where it is the same, so is the data."""
-    return s.data, s.data_dir, s.party, s.label, s.irrelevant
+    return s.data, s.data_dir, s.party, s.label, s.irrelevant, *(getattr(s, name) for name in ASKED)
 
 
 def make_split(s: DataSettings, seed: int, loaded: Loaded | None = None) -> Split:

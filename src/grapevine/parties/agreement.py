@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from grapevine import methods
 from grapevine.core import Meter, Method, ModelSource, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
+from grapevine.data.columns import Layout, numbers
 from grapevine.jobs import label
 from grapevine.jobs.settings import CleanSettings, LabelSettings
 from grapevine.methods.mp_ssfl import Clean
@@ -48,16 +49,22 @@ class Agreement:
     server: bool = False
     seed: int | None = None
     version: str = __version__
+    layout: dict[str, Any] = field(default_factory=dict)  # kinds of the features and values of categories, unless all are numbers
 
     def to_dict(self) -> dict[str, Any]:
         """Values that TOML and JSON have; what is not there is left out."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: value for name, value in plain.items() if value is not None}
+        return {name: value for name, value in plain.items() if value is not None and (value or name != "layout")}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Agreement:
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
         return cls(**values)
+
+    @property
+    def row_layout(self) -> Layout:
+        """What a table's columns are, and what they become."""
+        return Layout.from_dict(self.layout) if self.layout else Layout(numbers(self.features))
 
     @property
     def hash(self) -> str:

@@ -17,6 +17,7 @@ from grapevine.core import Id, Server, Transport
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, write_atomically
 from grapevine.core.version import __version__
+from grapevine.data.columns import Layout
 from grapevine.data.tables import sort_names
 from grapevine.jobs.label import expected_accuracy
 from grapevine.parties.federation import Host
@@ -79,7 +80,7 @@ def _train(host: Host, server: Server, about: dict[str, Any], results: Path) -> 
     """The model is for rows as the networks saw them, or as the host's own are; a party puts its own scaling in."""
     agreed = host.agreed
     scale = plain_scale(agreed) if host.rows is None else own_scale(host.rows.x, agreed)
-    inputs = Inputs(agreed.classes, scale, agreed.shape, agreed.features if not agreed.embed else ())
+    inputs = Inputs(agreed.classes, scale, agreed.shape, agreed.row_layout if not agreed.embed else Layout())
     store = FileStore(results / "checkpoint" / "objects")
     assert host.models is not None
     task = Task(host.method, server, AskClients(host.method, server), agreed.run_settings(host.seed), about, host.models, inputs,

@@ -11,6 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.data import tables
+from grapevine.data.columns import Layout, agree, numbers
 from grapevine.data.embed import DIMENSIONS
 from grapevine.jobs import clean, reading
 from grapevine.jobs.reading import Party
@@ -33,16 +34,18 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
         raise Mistake(f"--method is not for --job {job.job}: leave it out.")
     if said.scale == ("standard" if train else "own"):
         raise Mistake(f"--scale {said.scale} is not for --job {job.job}: take {'own' if train else 'standard'} or none.")
-    features, shape, embed = _form(said)
+    layout, shape, embed = _form(said, bool(getattr(job, "impute", False)))
     settings = {name: value for name, value in job.agreed().items() if name != "embed"}
     if said.scale and not train:
         settings["scale"] = said.scale
     agreed = Agreement(
         said.name or folder.resolve().name, job.job, said.quorum or max(2, math.ceil(2 * len(said.parties) / 3)), settings, shape,
-        (said.method or "fedavg") if train else "", features, said.classes, embed, (said.scale or "own") if train else "own",
-        said.server is not None, said.seed,
+        (said.method or "fedavg") if train else "", layout.sources, said.classes, embed,
+        (said.scale or "own") if train else "own", said.server is not None, said.seed,
+        layout=layout.to_dict() if layout != Layout(numbers(layout.names)) else {},
     )  # fmt: skip
-    rows = read_rows(Source(said.server, said.label, said.id, said.embed), agreed, "server") if said.server else None
+    own = Source(said.server, said.label, said.id, said.missing, said.decimal, said.embed)
+    rows = read_rows(own, agreed, "server") if said.server else None
     agreed = replace(agreed, settings=_complete(agreed, rows), classes=said.classes or _classes(agreed, rows))
     times = Timeouts(said.wait, said.wait, step=said.step_timeout)
     return Host(folder, agreed, said.parties, said.address or socket.getfqdn(), said.port, said.bind, times), rows
@@ -68,32 +71,34 @@ def _complete(agreed: Agreement, rows: Party | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- what a row is
 
 
-def _form(said: HostSettings) -> tuple[tuple[str, ...], tuple[int, ...], str]:
-    """Columns (of a table), a row's shape for the method, and the name or the hash of what embeds it."""
-    features, shape = _raw(said)
+def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], str]:
+    """The layout of a table, a row's shape for the method, and the name or the hash of what embeds it."""
+    layout, shape = _raw(said, impute)
     if said.embed is None:
-        return features, shape, ""
+        return layout, shape, ""
     if said.embed in DIMENSIONS:
-        if features:
+        if layout.columns:
             raise Mistake(f"{said.embed} takes images, and these are tables: leave --embed out, or name a run trained on tables.")
-        return (), (DIMENSIONS[said.embed],), said.embed
+        return Layout(), (DIMENSIONS[said.embed],), said.embed
     width = Model.load(said.embed).network.features_dim
     if width is None:
         raise Mistake(f"the run {said.embed} does not say how long its features are: take another.")
-    return features, (width,), model_hash(said.embed)
+    return Layout(numbers(layout.sources)), (width,), model_hash(said.embed)
 
 
-def _raw(said: HostSettings) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Columns and shape of the rows as they are read."""
+def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
+    """Layout and shape of the rows as they are read. The values of a category are those of the host's table."""
     if said.shape:
-        return (), _numbers(said.shape)
+        return Layout(), _numbers(said.shape)
     like = said.schema or said.server
     if like is None:
-        return said.features, (len(said.features),) if said.features else ()
+        return Layout(numbers(said.features)), (len(said.features),) if said.features else ()
     folder = Path(like).expanduser().is_dir()
-    told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder)
-    ((read,), _) = reading.read(told, [like])
-    return read.columns, tuple(read.x.shape[1:])
+    told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder,
+                         categories=said.categories, missing=said.missing, decimal=said.decimal)  # fmt: skip
+    ((read,), _) = reading.read(told, [like], encode=False)
+    layout = agree([(read.x, read.columns)], impute) if read.columns else Layout()
+    return layout, (len(layout.names),) if read.columns else tuple(read.x.shape[1:])
 
 
 def _numbers(text: str) -> tuple[int, ...]:

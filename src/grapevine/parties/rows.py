@@ -14,9 +14,10 @@ import torch
 
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
-from grapevine.data import tables
+from grapevine.data.columns import Layout
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
 from grapevine.data.embed import DIMENSIONS
+from grapevine.data.sheets import existing_file
 from grapevine.jobs import reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
@@ -36,13 +37,10 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     if agreed.features and Path(source.data).expanduser().is_dir():
         raise Mistake(f"{source.data} is a folder, and the federation agreed on a table with the columns "
                       f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
-    told = CleanSettings(label=source.label, id=source.id, features=agreed.features or None, embed=_embedding(source, agreed),
-                         impute=bool(agreed.settings.get("impute")))  # fmt: skip
-    ((read,), _) = reading.read(told, [source.data])
-    if read.columns:
-        order = [read.columns.index(column) for column in agreed.features or read.columns]
-        read = replace(read, x=read.x[:, order], columns=tuple(read.columns[i] for i in order))
-    elif len(agreed.shape) == 3 and agreed.shape[0] == 3 and read.x.shape[1] == 1:
+    told = CleanSettings(label=source.label, id=source.id, embed=_embedding(source, agreed), missing=source.missing,
+                         decimal=source.decimal, impute=bool(agreed.settings.get("impute")))  # fmt: skip
+    ((read,), _) = reading.read(told, [source.data], layout=agreed.row_layout if agreed.features else None)
+    if len(agreed.shape) == 3 and agreed.shape[0] == 3 and read.x.shape[1] == 1:
         read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
     if read.x.shape[1:] != agreed.shape:
         here, there = ("×".join(map(str, shape)) for shape in (read.x.shape[1:], agreed.shape))
@@ -67,7 +65,7 @@ def _embedding(source: Source, agreed: Agreement) -> str | None:
 
 def model_hash(folder: str) -> str:
     path = Path(folder) / "model.safetensors"
-    return hashlib.sha256(tables.existing_file(path).read_bytes()).hexdigest()
+    return hashlib.sha256(existing_file(path).read_bytes()).hexdigest()
 
 
 # ---------------------------------------------------------------- in a folder
@@ -76,7 +74,7 @@ def model_hash(folder: str) -> str:
 def save_rows(folder: Path, rows: Party) -> None:
     """The rows as they were read once, in a form that a process reads in milliseconds."""
     np.save(folder / "rows.npy", rows.x)
-    about = dict(name=rows.name, labels=rows.labels, ids=rows.ids, columns=rows.columns)
+    about = dict(name=rows.name, labels=rows.labels, ids=rows.ids, **Layout(rows.columns).to_dict())
     (folder / "rows.json").write_text(json.dumps(about))
     for file in ("rows.npy", "rows.json"):
         os.chmod(folder / file, 0o600)
@@ -86,7 +84,7 @@ def load_rows(folder: Path) -> Party:
     about = json.loads((folder / "rows.json").read_text())
     x = np.load(folder / "rows.npy", allow_pickle=False)
     pictures = torch.from_numpy(x) if x.ndim == 4 else None
-    return Party(about["name"], x, about["labels"], about["ids"], columns=tuple(about["columns"]), pictures=pictures)
+    return Party(about["name"], x, about["labels"], about["ids"], columns=Layout.from_dict(about).columns, pictures=pictures)
 
 
 def forget_rows(folder: Path) -> None:

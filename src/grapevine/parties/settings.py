@@ -34,6 +34,9 @@ class HostSettings(Settings):
     shape: str | None = param(None, "", "Of images: channels, height and width.", metavar="3x32x32")
     label: str | None = param(None, "", "The label column of --schema and --server.", metavar="COL")
     id: str | None = param(None, "", "Their id column.", metavar="COL")
+    categories: tuple[str, ...] = same(LabelSettings, "categories")
+    missing: tuple[str, ...] = same(LabelSettings, "missing")
+    decimal: str = same(LabelSettings, "decimal")
     classes: tuple[str, ...] = param((), "", "train: the classes [those of --server].", metavar="NAME,...")
     embed: str | None = same(LabelSettings, "embed")
     scale: str | None = param(
@@ -49,9 +52,11 @@ class Source(Settings):
 
     job: ClassVar[str] = "doctor"
 
-    data: str | None = param(None, "", "This party's table (CSV, Parquet, NPZ), or its folder of images.", metavar="FILE|FOLDER")
+    data: str | None = param(None, "", "This party's table, or its folder of images.", metavar="FILE|FOLDER")
     label: str | None = same(LabelSettings, "label")
     id: str | None = same(LabelSettings, "id")
+    missing: tuple[str, ...] = same(LabelSettings, "missing")
+    decimal: str = same(LabelSettings, "decimal")
     embed: str | None = param(None, "", "Your copy of the run whose features were agreed on.", metavar="RUN")
     home: str | None = param(None, "", "Where this party's keys and memory are [~/.grapevine/FEDERATION/NAME].", metavar="DIR")
 

@@ -92,7 +92,7 @@ class Experiment:
         self.method.check(server)
         warn_of_rounds_without_labels(self.method, split, server.per_round)
         evaluator = ServerSet(self.method, split, server, models, s.device, simulation.map)
-        inputs = Inputs(dataset.classes, dataset.scale, tuple(dataset.x.shape[1:]), dataset.features)
+        inputs = Inputs(dataset.classes, dataset.scale, tuple(dataset.x.shape[1:]), dataset.layout)
         return Task(self.method, server, evaluator, s, about, models, inputs, self.out, store, self._privacy(server, simulation))
 
     def _privacy(self, server: Server, simulation: Simulation) -> privacy.Privacy | None:

@@ -18,6 +18,7 @@ from grapevine import methods
 from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
+from grapevine.data.columns import Layout
 from grapevine.learn import networks
 
 
@@ -37,12 +38,12 @@ def model_source(
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is given and what it says: class names, how stored values become inputs, a row's shape, names of columns."""
+    """What a model is given and what it says: class names, how stored values become inputs, a row's shape, a table's layout."""
 
     classes: tuple[str, ...]
     scale: Scale
     shape: tuple[int, ...]
-    features: tuple[str, ...] = ()
+    layout: Layout = Layout()
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,9 @@ class Model(Inputs):
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
         network = made.network(networks.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
-        features = tuple(about.get("features", ()))
+        layout = Layout.from_dict(about.get("layout", dict(columns=[])))
         shared = unflatten(flat)["shared"]
-        return cls(classes, scale, shape, features, method=made, network=network, shared=shared)
+        return cls(classes, scale, shape, layout, method=made, network=network, shared=shared)
 
 
 def _method(name: str, own: str | None) -> type[Method]:
@@ -101,7 +102,7 @@ def _method(name: str, own: str | None) -> type[Method]:
 def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int) -> None:
     about = dict(
         method=model.method.name, settings=model.method.settings(), model=name, norm=norm, seed=seed, shape=model.shape,
-        classes=model.classes, factor=model.scale.factor, features=model.features,
+        classes=model.classes, factor=model.scale.factor, layout=model.layout.to_dict(),
     )  # fmt: skip
     flat = flatten(dict(shared=model.shared, scale=dict(mean=model.scale.mean, std=model.scale.std)))
     save_tensors(path, flat, dict(grapevine=json.dumps(about)))

@@ -1,0 +1,180 @@
+"""Tables of several parties: brought to the same columns, described in a few lines, and looked over for likely mistakes."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from grapevine.core.errors import Mistake
+from grapevine.data.columns import CATEGORY, DATE, NUMBER, Column, Layout
+from grapevine.data.tables import Columns, Table, read
+
+LOG = logging.getLogger("grapevine.reading")
+MANY = 20  # rows from which a column without two equal values looks like an id
+FAR, HUGE = 100, 1e9  # times the others' size: another scale; an absolute value that is hardly a measurement
+
+
+def read_together(sources: Sequence[Any], asked: Sequence[Columns], names: Sequence[str]) -> list[Table]:
+    """The tables of all, with the same columns in the same order, each of one kind everywhere."""
+    tables = [read(source, columns, name) for source, columns, name in zip(sources, asked, names)]
+    kinds = common_kinds(tables)
+    for i, table in enumerate(tables):
+        if any(kinds.get(column.source, column.kind) != column.kind for column in table.columns):
+            own = {name: kind for name, kind in kinds.items() if name in {column.source for column in table.columns}}
+            tables[i] = read(sources[i], replace(asked[i], kinds={**own, **asked[i].kinds}), names[i])
+    return check_same_columns(tables)
+
+
+def common_kinds(tables: Sequence[Table]) -> dict[str, str]:
+    """What each column holds in all tables together. Whole numbers in one and text in another are categories in both."""
+    found: dict[str, dict[str, Table]] = {}
+    for table in tables:
+        for j, column in enumerate(table.columns):
+            if not np.isnan(table.x[:, j]).all():  # an empty column is whatever the others' is
+                found.setdefault(column.source, {}).setdefault(column.kind, table)
+                if column.kind == NUMBER and (table.x[:, j] % 1 > 0).any():
+                    found[column.source].setdefault("fraction", table)
+    for name, kinds in found.items():
+        fraction = kinds.pop("fraction", None)
+        if DATE in kinds and len(kinds) > 1 or CATEGORY in kinds and fraction is not None:
+            one = DATE if DATE in kinds else NUMBER
+            other = next(kind for kind in (CATEGORY, NUMBER) if kind in kinds and kind != one)
+            words = {DATE: "dates", NUMBER: "numbers", CATEGORY: "text"}
+            here, there = (fraction if one == NUMBER and fraction else kinds[one]), kinds[other]
+            raise Mistake(f"column {name!r} holds {words[one]} in {here.path} and {words[other]} in {there.path}: write it in "
+                          "one way, or leave it out of --features.")  # fmt: skip
+    return {name: CATEGORY if CATEGORY in kinds else next(iter(kinds)) for name, kinds in found.items()}
+
+
+def check_same_columns(tables: Sequence[Table]) -> list[Table]:
+    """The tables with their feature columns in the order of the first; a Mistake if one lacks a column or has one more."""
+    first = tables[0]
+    same = [first]
+    for table in tables[1:]:
+        lacks = [column.source for column in first.columns if column.name not in table.names]
+        more = [column.source for column in table.columns if column.name not in first.names]
+        if lacks or more:
+            what = f"lacks column {lacks[0]!r}" if lacks else f"has column {more[0]!r}"
+            of = "has" if lacks else "does not"
+            raise Mistake(f"{table.path} {what}, which {first.path} {of}: give the same --features to all parties.")
+        if table.names != first.names:
+            order = [table.names.index(name) for name in first.names]
+            table = replace(table, columns=tuple(table.columns[j] for j in order), x=table.x[:, order])
+        same.append(table)
+    return same
+
+
+# ---------------------------------------------------------------- what was read, in words
+
+
+def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Columns) -> None:
+    """What was read, in words; the command prints it."""
+    for line in described(read, layout, names, asked.label, asked.impute):
+        LOG.info(line)
+    for line in doubts(read, names):
+        LOG.warning(line)
+
+
+def described(tables: Sequence[Table], layout: Layout, names: Sequence[str], label: str | None, impute: bool) -> list[str]:
+    """Which columns are used, as what, and what is left out; then for every table its rows and what is missing in them."""
+    by_kind: dict[str, list[str]] = {NUMBER: [], CATEGORY: [], DATE: []}
+    left = [f"{name} (not asked for)" for name in dict.fromkeys(name for table in tables for name in table.unused)]
+    for column in layout.columns:
+        if column.kind == CATEGORY and not column.values:
+            left.append(f"{column.name} (text of which nothing stands in 10 rows)")
+        elif column.name == column.source:
+            by_kind[column.kind].append(f"{column.name} ({len(column.values)} values)" if column.values else column.name)
+    words = {NUMBER: "number", CATEGORY: "category", DATE: "date"}
+    parts = [f"{plural(len(found), words[kind])}: {some(found)}" for kind, found in by_kind.items() if found]
+    lines = [f"Columns: {'; '.join(parts)}." + (f" Left out: {some(left)}." if left else "")]
+    for table, name in zip(tables, names):
+        lines += [f"{name}: {line}" for line in about_rows(table, label, impute)]
+        lines += list(table.notes)
+    return lines
+
+
+def about_rows(table: Table, label: str | None, impute: bool) -> Iterator[str]:
+    """How many rows have no label and what stood there; what is missing in the features, and what becomes of it."""
+    unlabelled = sum(each is None for each in table.labels)
+    if label:
+        why = f" ({counted(table.missing[label])})" if label in table.missing else ""
+        yield f"{plural(len(table), 'row')}, {unlabelled} without a label{why}."
+    gaps = []
+    for column in table.columns:
+        found = table.missing.get(column.name, {}) if column.name == column.source else {}
+        if found:
+            way = "no value" if column.kind == CATEGORY else "filled with the mean" if impute else "missing"
+            gaps.append(f"{column.name} {sum(found.values())} ({counted(found)}; {way})")
+    if gaps:
+        yield f"missing values in {some(gaps, 20)}."
+
+
+def counted(found: dict[str, int]) -> str:
+    return ", ".join(f"{n} {word or 'empty'}" for word, n in sorted(found.items(), key=lambda each: -each[1]))
+
+
+def plural(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word[:-1]}ies" if word.endswith("y") else f"{n} {word}s"
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def doubts(tables: Sequence[Table], names: Sequence[str]) -> list[str]:
+    """Sentences on columns that are likely a mistake: ids, constants, another scale in one party, huge values."""
+    notes = []
+    for j, column in enumerate(tables[0].columns):
+        if column.name != column.source:
+            continue
+        values = [table.x[~np.isnan(table.x[:, j]), j] for table in tables]
+        if column.kind == CATEGORY:
+            distinct = {value for table in tables for value in table.columns[j].values}
+            notes += (
+                [f"column {column.name!r} is {min(distinct)!r} in every row: it tells nothing."] if len(distinct) == 1 else []
+            )
+            continue
+        every = np.concatenate(values)
+        if not len(every):
+            notes.append(f"column {column.name!r} is empty in every row: leave it out.")
+        elif (every == every[0]).all() and len(every) > 1:
+            notes.append(f"column {column.name!r} is {every[0]:g} in every row: it tells nothing.")
+        elif column.kind == NUMBER:
+            notes += number_doubts(column, values, names)
+    return notes
+
+
+def number_doubts(column: Column, values: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[str]:
+    for own, name in zip(values, names):
+        if looks_like_id(column.name, own):
+            yield (f"column {column.name!r} looks like an id in {name} ({len(own)} rows, no two alike): if it is, say --id "
+                   f"{column.name}.")  # fmt: skip
+            break
+    middle = [np.median(size) if len(size := np.abs(own[own != 0])) >= 5 else np.nan for own in values]
+    for i, name in enumerate(names):
+        others = [m for k, m in enumerate(middle) if k != i and not np.isnan(m)]
+        ratio = middle[i] / np.median(others) if others else np.nan
+        if ratio >= FAR or ratio <= 1 / FAR:
+            way = f"{ratio:.0f} times as large" if ratio > 1 else f"{1 / ratio:.0f} times as small"
+            yield f"column {column.name!r} is about {way} in {name} as in the others: is it in the same unit?"
+    for own, name, usual in zip(values, names, middle):
+        huge = np.flatnonzero((np.abs(own) >= HUGE) & (np.abs(own) >= 1e6 * usual))
+        if len(huge):
+            yield (f"column {column.name!r} of {name} holds {own[huge[0]]:g}, where most values are near {usual:.3g}: if that "
+                   "means missing, name it in --missing.")  # fmt: skip
+
+
+def looks_like_id(name: str, values: np.ndarray) -> bool:
+    """Whole numbers, no two alike: one after the other, or under a name that says so."""
+    if len(values) < MANY or (values % 1 != 0).any() or len(np.unique(values)) < len(values):
+        return False
+    named = re.search(r"(^|[_\s-])(id|nr|no|number|key|index|uuid)$|Id$|ID$", name)
+    return bool(named) or values.max() - values.min() == len(values) - 1
