@@ -12,8 +12,9 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.crypto import fixed
-from grapevine.methods import gaussian
-from grapevine.methods.gaussian import Gaussian, class_moments, whitening
+from grapevine.learn import moments
+from grapevine.learn.moments import class_moments, whitening
+from grapevine.methods.gaussian import Gaussian
 from grapevine.run.simulate import Fault, Simulation
 
 CLASSES = ("ash", "beech", "cedar")
@@ -64,7 +65,7 @@ def run(method, data, mode="fast", log=None, **settings):
 def kind(request, monkeypatch):
     """Diagonal covariances are for many features: here for few."""
     if request.param == "diagonal":
-        monkeypatch.setattr(gaussian, "MOST_FEATURES", 0)
+        monkeypatch.setattr(moments, "MOST_FEATURES", 0)
     return request.param
 
 

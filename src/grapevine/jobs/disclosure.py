@@ -13,7 +13,8 @@ from grapevine.core import Method, wire
 from grapevine.core.account import fields
 from grapevine.crypto import session
 from grapevine.crypto.hamming import SHARE, protocol
-from grapevine.methods.gaussian import MOMENTS, numbers
+from grapevine.learn.moments import numbers
+from grapevine.methods.gaussian import MOMENTS
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
 

@@ -45,6 +45,11 @@ TABLE = {
     "feddb": ("feddb", "FedDB"),
     "cbafed": ("cbafed", "CBAFed"),
     "fl2": ("fl2", "FL2"),
+    "fedncm": ("moment_heads", "FedNCM"),
+    "fed3r": ("moment_heads", "Fed3R"),
+    "fedcgs": ("moment_heads", "FedCGS"),
+    "fedcof": ("moment_heads", "FedCOF"),
+    "gh-ofl": ("moment_heads", "GHOFL"),
 }
 
 

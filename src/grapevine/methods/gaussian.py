@@ -10,7 +10,7 @@ labelled rows, and these add up over parties, so one masked sum gives the same c
     3  predict     nothing: every party makes the head from the pooled moments and labels its own rows
 
 All classes have one covariance (linear discriminant analysis), so second moments are summed over all of them together. Above
-`MOST_FEATURES` it is diagonal: a full one would be millions of numbers.
+`learn.moments.MOST_FEATURES` it is diagonal: a full one would be millions of numbers.
 
 Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
 server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
@@ -19,7 +19,7 @@ class that only one party labels, that party's. With two parties, the sum less o
 of clients together learn the sum over the others.
 
 Numbers. The covariance is shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes it invertible for d > n too; if
-no class has a spread, it is I (the nearest mean wins). Variances under `LEAST` of the largest are raised to that. A class without
+no class has a spread, it is I (the nearest mean wins). Variances under 1e-9 of the largest are raised to that. A class without
 a labelled row has probability 0. Second moments are taken about 0, so a feature whose deviation is 1e-4 of its mean has its
 variance to about eight digits. The default of γ suits few labels: on one split of digits among 10 parties, 0.3 was near the best
 with 150 labels, 0.1 with 500, 0.6 or more with 50.
@@ -31,19 +31,16 @@ import secrets
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import softmax
 
 from grapevine import graph
 from grapevine.core import Client, Method, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Array
 from grapevine.crypto import session
+from grapevine.learn.moments import class_moments, numbers, shared_gaussian
 from grapevine.methods import one_shot
 from grapevine.methods.one_shot import features, labels
 
 MOMENTS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
-MOST_FEATURES = 1500  # with a full covariance
-LEAST = 1e-9  # of the covariance's largest variance
-ROUNDING = 1e-13  # of a second moment about 0: a variance below this is float64's error
 
 
 @dataclass(frozen=True)
@@ -87,13 +84,7 @@ class Gaussian(Method):
 
     def probabilities(self, V: np.ndarray, moments: np.ndarray, C: int) -> np.ndarray:
         """P(class | row) for rows V, by Bayes' rule from the pooled moments."""
-        n, means, S = statistics(moments, C, V.shape[1])
-        T = whitening(shrunk(S, self.shrinkage))
-        centre = n @ means / n.sum()
-        X, M = ((rows - centre) * T if T.ndim == 1 else (rows - centre) @ T for rows in (V, means))
-        prior = np.log(n, out=np.full(C, -np.inf), where=n > 0)
-        # Squared distances to the means, less that of the row to the centre, which is the same for all classes.
-        return softmax(X @ M.T - 0.5 * (M * M).sum(1) + prior, axis=1)
+        return shared_gaussian(V, moments, C, self.shrinkage)
 
     # ------------------------------------------------------------ server
 
@@ -118,49 +109,3 @@ class Gaussian(Method):
         done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
         return dict(round=1, classes=told["classes"], labels=counts,
                     got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip
-
-
-# ---------------------------------------------------------------- moments
-
-
-def numbers(d: int, C: int) -> int:
-    """How many numbers a party adds, of d features and C classes."""
-    return C + C * d + (d * (d + 1) // 2 if d <= MOST_FEATURES else d)
-
-
-def class_moments(V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:
-    """What a party adds: counts (C), sums (C × d), then second moments, the upper triangle or the diagonal, as one vector."""
-    Y, d = graph.label_matrix(y, C), V.shape[1]
-    second = (V.T @ V)[np.triu_indices(d)] if d <= MOST_FEATURES else (V * V).sum(0)
-    return np.concatenate([Y.sum(0), (Y.T @ V).ravel(), second])
-
-
-def statistics(moments: np.ndarray, C: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts (C), means (C × d), and the covariance within classes: a matrix, or the vector that is a diagonal one."""
-    n, total, second = moments[:C], moments[C : C + C * d].reshape(C, d), moments[C + C * d :]
-    means = total / np.maximum(n, 1.0)[:, None]
-    if d <= MOST_FEATURES:
-        square = np.zeros((d, d))
-        i, j = np.triu_indices(d)
-        square[i, j] = square[j, i] = second
-        S, squares = (square - (means.T * n) @ means) / n.sum(), np.trace(square)
-    else:
-        S, squares = (second - n @ means**2) / n.sum(), second.sum()
-    if _trace(S) <= ROUNDING * squares / n.sum():  # what is left of a spread when equal numbers are subtracted
-        S = np.eye(d) if S.ndim == 2 else np.ones(d)
-    return n, means, S
-
-
-def _trace(S: np.ndarray) -> float:
-    return float(S.sum() if S.ndim == 1 else np.trace(S))
-
-
-def shrunk(S: np.ndarray, shrinkage: float) -> np.ndarray:
-    """(1 − γ)S + γ tr(S)/d · I, for a matrix, or for the vector that is a diagonal one."""
-    return (1 - shrinkage) * S + shrinkage * _trace(S) / len(S) * (1.0 if S.ndim == 1 else np.eye(len(S)))
-
-
-def whitening(S: np.ndarray) -> np.ndarray:
-    """T with T Tᵀ = S⁻¹, after variances under `LEAST` of the largest are raised to that."""
-    variances, Q = (S, 1.0) if S.ndim == 1 else np.linalg.eigh(S)
-    return Q / np.sqrt(np.maximum(variances, LEAST * variances.max()))

@@ -1,0 +1,61 @@
+"""One-shot heads in a federation: the same head as all labelled rows in one place, each client asked once."""
+
+import numpy as np
+import pytest
+from federation import Federation
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import Ridge
+
+import grapevine as gv
+from grapevine import methods
+from grapevine.core.errors import Mistake
+from grapevine.learn import moments
+
+NAMES = ["fedncm", "fed3r", "fedcgs", "fedcof", "gh-ofl"]
+
+
+def pooled(split):
+    """All clients' labelled rows as a linear network sees them, and their labels."""
+    rows = [split.client(i).labelled for i in range(len(split))]
+    return np.concatenate([r.inputs().flatten(1).double().numpy() for r in rows]), np.concatenate([r.y.numpy() for r in rows])
+
+
+def test_as_central_classifiers(digits):
+    split = digits.split(clients=4, labels="clients:300", partition="dirichlet:0.5", seed=2)
+    X, y = pooled(split)
+    test = split.test_rows().inputs().flatten(1).double().numpy()
+    found = {m.name: gv.train(m, split, model="linear", rounds=1, per_round=4).predict(digits.x_test)
+             for m in (methods.Fed3R(ridge=5.0), methods.GHOFL(shrinkage=0.3))}  # fmt: skip
+    W = Ridge(alpha=5.0, fit_intercept=False).fit(X, np.eye(10)[y]).coef_
+    central = dict(zip(("fed3r", "gh-ofl"), (
+        (test @ (W / np.linalg.norm(W, axis=1)[:, None]).T).argmax(1),
+        LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(X, y).predict(test),
+    )))  # fmt: skip
+    for name, labels in central.items():
+        assert np.mean(np.array(found[name], int) == labels) > 0.995  # float32 rows: a tie may fall otherwise
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_client_is_asked_once_and_then_nobody(digits, name):
+    who = dict(labelled=(6, 4, 9, 0, 12), unlabelled=(8, 9, 5, 5, 5))
+    at_once, slow = (Federation(digits, methods.find(name)(), **who) for _ in range(2))
+    slow.server.per_round, asked, exchange = 2, [], slow.simulation.exchange
+    slow.simulation.exchange = lambda step, requests, round: (asked.append(sorted(requests)), exchange(step, requests, round))[1]
+    for _ in range(4):
+        slow.round()
+    assert [len(ids) for ids in asked] == [2, 2, 1, 0] and sorted(sum(asked, [])) == [0, 1, 2, 3, 4]
+    for key, value in at_once.round()["head"].items():
+        np.testing.assert_array_equal(value, slow.state["head"][key])
+
+
+def test_a_server_with_labels_adds_its_own(digits):
+    alone = gv.train("fed3r", digits.split(clients=3, labels="server:100", seed=1), model="linear", rounds=1)
+    both = gv.train("fed3r", digits.split(clients=3, labels="server:100,clients:200", seed=1), model="linear", rounds=1)
+    assert 0.5 < alone.result["accuracy"] < both.result["accuracy"]
+
+
+def test_too_many_features_are_refused_with_a_way_out(digits, monkeypatch):
+    monkeypatch.setattr(moments, "MOST_FEATURES", 10)
+    split = digits.split(clients=3, labels="clients:60", seed=1)
+    with pytest.raises(Mistake, match="needs a matrix of 64 × 64 features, and 10 is the most: take fedncm"):
+        gv.train("fedcgs", split, model="linear", rounds=1)
