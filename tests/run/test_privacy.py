@@ -5,6 +5,7 @@ import json
 import pytest
 
 import grapevine as gv
+from grapevine import methods
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 
@@ -41,7 +42,17 @@ def test_the_other_averaging_methods_take_it_too(method):
     assert 0 < run.result["privacy"]["epsilon"] <= 4.0
 
 
-@pytest.mark.parametrize("method", ["alone", "fixmatch", "fedsem", "protofssl"])
+def test_no_other_method_says_that_it_is_covered():
+    """A method that was made from a covered one, and does more with its rows, once inherited the word."""
+    assert {name for name in methods.names() if methods.find(name).private == name} == {
+        "fedavg",
+        "fedprox",
+        "scaffold",
+        "supervised",
+    }
+
+
+@pytest.mark.parametrize("method", ["alone", "fixmatch", "sage", "fedlabel"])
 def test_other_methods_refuse_it(method):
     with pytest.raises(Mistake, match="fedavg, fedprox, scaffold, supervised.*uses rows in other ways"):
         gv.train(method, data="digits", clients=4, labels="clients:80", rounds=2, dp=4.0)

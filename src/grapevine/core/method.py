@@ -130,9 +130,10 @@ class Method(Steps):
     """True when every client ends with a model of its own: then `evaluate` is asked, and there is no `predictor`."""
     seeks_labels: ClassVar[bool] = False
     """True when a round chooses clients by whether they have labels."""
-    private: ClassVar[bool] = False
-    """True when a client's rows reach its replies only through `learn.private.fit_own`, so that `--dp` covers every one of them.
-    Such a method has the fields `epochs` and `batch`, and chooses clients by `server.sample(round)`."""
+    private: ClassVar[str] = ""
+    """The method's own name, if a client's rows reach its replies only through `learn.private.fit_own`, so that `--dp` covers every
+    one of them. It then has the fields `epochs` and `batch`, and chooses clients by `server.sample(round)`. A method that is made
+    from such a one has another name, so it is not covered until it says so itself."""
 
     def setup(self, server: Server) -> dict:
         """The state before round 0."""

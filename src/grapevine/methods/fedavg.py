@@ -25,7 +25,7 @@ class FedAvg(Method):
 
     name = "fedavg"
     title = "FedAvg on the labelled rows (McMahan et al. 2017)"
-    private = True
+    private = "fedavg"
 
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
@@ -60,6 +60,7 @@ class Supervised(FedAvg):
 
     name = "supervised"
     title = "FedAvg on all true labels (upper bound)"
+    private = "supervised"
     takes = frozenset({"clients", "server", "both"})
     reveal = True
 

@@ -22,7 +22,7 @@ class FedProx(Method):
 
     name = "fedprox"
     title = "FedProx on the labelled rows (Li et al. 2020)"
-    private = True
+    private = "fedprox"
 
     mu: float = param(0.01, "μ", "strength of the proximal term μ/2 · ‖w − wᵗ‖²", least=0)
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)

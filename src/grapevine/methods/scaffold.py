@@ -25,7 +25,7 @@ class Scaffold(Method):
     name = "scaffold"
     title = "SCAFFOLD on the labelled rows (Karimireddy et al. 2020)"
     base: ClassVar[str] = "scaffold"
-    private = True
+    private = "scaffold"
 
     lr: float = param(0.1, "η_l", "learning rate of the clients", above=0)
     global_lr: float = param(1.0, "η_g", "learning rate of the server", above=0)

@@ -28,7 +28,7 @@ def check(method: Method, settings: RunSettings, models: ModelSource) -> None:
             raise Mistake("delta and clip belong to training with noise: say --dp EPS too, or leave them out.")
         return
     accountant.check_budget(settings.dp, settings.delta)
-    if not method.private:
+    if method.private != method.name:
         raise Mistake(
             f"--dp is for methods whose clients train on single labelled rows and send nothing else (fedavg, fedprox, scaffold, "
             f"supervised): {method.name} uses rows in other ways, which noise on gradients would not cover."
