@@ -5,12 +5,16 @@ FedAvg, FedAnchor and MP-SSFL are part of `make test`, all others of `make test-
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 from net import Net, bits
 from trials import LABEL, STEPS, digits, digits_agreement
 
 from grapevine import methods
 from grapevine.jobs.settings import CleanSettings
+from grapevine.learn.averages import MASKED
 
 pytestmark = pytest.mark.timeout(1800)
 QUICK = ("fedavg", "fedanchor", "mp-ssfl")
@@ -48,6 +52,20 @@ def test_a_method_gives_the_bits_of_strict(net, name):
     assert "accuracy" in result, f"{result}\n{net.logs()}"
     assert all(not line["missing"] for line in net.exchanges())
     assert bits(net.host / "results") == bits(net.strict()[0])
+
+
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("xclp", marks=pytest.mark.parties)])
+def test_masked_averages_give_the_bits_of_strict(net, name):
+    agreed, rows = train(name)
+    net.agree(replace(agreed, settings=dict(agreed.settings, per_round=3, secure_average=True)), rows)
+    log = net.folder / net.names[0] / "disclosure.jsonl"
+    log.unlink(missing_ok=True)
+    result = net.run()
+    assert "accuracy" in result, f"{result}\n{net.logs()}"
+    assert all(not line["missing"] for line in net.exchanges())
+    assert bits(net.host / "results") == bits(net.strict()[0])
+    left = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {line["reveals"] for line in left if line["step"] == "train"} == {MASKED}
 
 
 @pytest.mark.parties

@@ -36,6 +36,7 @@ Word = str | Callable[[Any], str]
 def step(
     function: Callable | None = None, *, reveals: Mapping[str, Word] | None = None,
     like: Mapping[str, str | Form] | Callable[[Any], Mapping[str, str | Form]] | None = None,
+    averaged: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
 ) -> Callable:  # fmt: skip
     """Mark a function as one that runs at a client. Only marked functions can be asked for.
 
@@ -43,10 +44,13 @@ def step(
     `like` says which fields of the reply have the form of a field of the request (names, types, shapes), as trained weights have
     that of the weights they began with, and which have a form of their own; it may be a function of the method. A reply of
     another form is left out.
+    `averaged` says that the server needs only means of these fields, and what each is weighted by: "n", "one" (each client that
+    trained) or "all" (each that answered). `learn.averages` then can mask them. It may be a function of the method.
     """
 
     def mark(function: Callable) -> Callable:
         function.is_step, function.reveals, function.like = True, dict(reveals or {}), like or {}  # type: ignore[attr-defined]
+        function.averaged = averaged or {}  # type: ignore[attr-defined]
         return function
 
     return mark if function is None else mark(function)
@@ -134,6 +138,12 @@ class Method(Steps):
     """The method's own name, if a client's rows reach its replies only through `learn.private.fit_own`, so that `--dp` covers every
     one of them. It then has the fields `epochs` and `batch`, and chooses clients by `server.sample(round)`. A method that is made
     from such a one has another name, so it is not covered until it says so itself."""
+    agrees: ClassVar[bool] = False
+    """True when its set-up leaves clients with keys that they agreed on (`crypto.session`)."""
+
+    def individual(self) -> str:
+        """Why the server needs each client's own reply, for a method that cannot have its averages masked."""
+        return ""
 
     def setup(self, server: Server) -> dict:
         """The state before round 0."""

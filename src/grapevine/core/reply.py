@@ -48,12 +48,13 @@ def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mappin
     if strange:
         return f"it has a field {strange[0]!r} that the step does not have"
     idle = type(reply.get("n")) is int and reply["n"] == 0
-    for asked, wanted in {**_like(step), **(form or {})}.items():
+    said = {**_like(step), **(form or {})}
+    for asked, wanted in forms(step, request, form).items():
         name = asked.removesuffix("?")
         if name in reply:
-            wrong = _misfit(f"'{name}'", reply[name], form_of(_at(request, wanted)) if isinstance(wanted, str) else wanted)
-            if wrong and isinstance(wanted, str):
-                wrong = f"'{name}' has not the form of the '{wanted}' that was sent: both sides must run the same model"
+            wrong = _misfit(f"'{name}'", reply[name], wanted)
+            if wrong and isinstance(said[asked], str):
+                wrong = f"'{name}' has not the form of the '{said[asked]}' that was sent: both sides must run the same model"
         else:
             wrong = None if idle or asked.endswith("?") else f"'{name}' is missing"
         if wrong:
@@ -63,6 +64,12 @@ def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mappin
         if wrong:
             return wrong
     return None
+
+
+def forms(step: Callable, request: Mapping[str, Any], form: Mapping[str, Form] | None = None) -> dict[str, Form]:
+    """What the fields of a reply to this request must be, as far as step and server say it."""
+    said = {**_like(step), **(form or {})}
+    return {name: form_of(_at(request, wanted)) if isinstance(wanted, str) else wanted for name, wanted in said.items()}
 
 
 def _like(step: Callable) -> Mapping[str, Any]:

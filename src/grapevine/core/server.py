@@ -61,6 +61,9 @@ class Server:
     `quorum`: below so many clients that still answer, the run stops.
     """
 
+    masked = False
+    """True where replies are everybody's mean (`learn.averages`), and nothing of single clients can be measured."""
+
     def __init__(
         self, method: Method, clients: Iterable[Id], transport: Transport, models: ModelSource | None, classes: tuple[str, ...],
         seed: int = 0, per_round: int | None = None, rounds: int = 1, data: Rows | None = None, quorum: int = 0,

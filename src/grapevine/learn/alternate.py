@@ -24,7 +24,10 @@ from grapevine.learn.normalisation import batch_statistics, combine_statistics, 
 from grapevine.learn.training import Weights, add, clip, nesterov, parameter_names, passes, subtract, train
 
 QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
-REVEALS = dict(statistics="sums of activations over this party's rows and of their squares, layer by layer")
+STATISTICS: dict[str, Any] = dict(
+    reveals=dict(statistics="sums of activations over this party's rows and of their squares, layer by layer"),
+    averaged=dict(statistics="all"),
+)
 MANY = 1000  # labels at the server from which its batches are large
 SMALL_BATCH, LARGE_BATCH = 10, 250
 

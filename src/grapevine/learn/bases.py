@@ -40,6 +40,17 @@ def like(method: Any) -> dict[str, Any]:
     return dict(dy="weights", dc="control.c", n=COUNT) if method.base == "scaffold" else dict(weights="weights", n=COUNT)
 
 
+def averaged(by: str | Callable[[Any], str]) -> Callable[[Any], dict[str, str]]:
+    """Of what `client_update` answers the server needs means by this weight; of Δc the sum, which is the mean of all times their
+    number: with masked averages N counts all clients, as SCAFFOLD is printed, since nobody tells who has nothing to train on."""
+
+    def of(method: Any) -> dict[str, str]:
+        weight = by if isinstance(by, str) else by(method)
+        return dict(dy=weight, dc="all") if method.base == "scaffold" else dict(weights=weight)
+
+    return of
+
+
 def answered(server: Server, asked: Iterable[Id], replies: Container[Id]) -> dict[Id, bool]:
     """Whose answer can be used and whose cannot; whoever was lost is in neither, and may be asked again."""
     return {id: id in replies for id in asked if id in replies or id in server.left_out}
@@ -158,7 +169,9 @@ def moves(replies: dict, weights: Weights) -> Iterator[Weights]:
 
 
 def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
-    """How much the clients' steps disagree, for the history; nothing if nobody moved or all steps cancel."""
+    """How much the clients' steps disagree, for the history; nothing if nobody moved, all steps cancel, or all are masked."""
+    if server.masked:
+        return
     buffers = dict(server.model().named_buffers())
     diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
     if math.isfinite(diversity):

@@ -25,6 +25,9 @@ class Alone(Method):
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
     batch: int = param(50, "B", "batch size", least=1)
 
+    def individual(self) -> str:
+        return "no model leaves a client"
+
     @step(reveals=dict(n=bases.USED), like=dict(n=COUNT))
     def train(self, client: Client, round: int) -> dict:
         model = client.model(client.memory.get("weights"))
@@ -63,6 +66,9 @@ class ServerOnly(Method):
 
     def check(self, server: Server) -> None:
         bases.own_rows(server)
+
+    def individual(self) -> str:
+        return "the server asks no client"
 
     def round(self, server: Server, state: dict) -> dict:
         model = server.model(state["weights"])

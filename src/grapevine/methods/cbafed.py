@@ -53,6 +53,9 @@ class CBAFed(Method):
     epochs: int = param(5, "E", "passes over the pseudo-labelled rows per round, or over the labels", least=1)
     batch: int = param(64, "B", "labelled rows in a batch, and pseudo-labelled ones", least=1)
 
+    def individual(self) -> str:
+        return "class counts are summed over each round's clients, and would give away each client's by subtraction"
+
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 

@@ -83,12 +83,13 @@ class FedAnchor(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=alternate.REVEALS)
+    @step(**alternate.STATISTICS)
     def statistics(self, client: Client, weights: dict) -> dict:
         """For a model with static normalisation."""
         return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
-    @step(reveals=dict(weights=bases.MODEL, n=ROWS, qualified=alternate.QUALIFIED), like=dict(n=COUNT, qualified=COUNT))
+    @step(reveals=dict(weights=bases.MODEL, n=ROWS, qualified=alternate.QUALIFIED), like=dict(n=COUNT, qualified=COUNT),
+          averaged=dict(weights="n", qualified="all"))  # fmt: skip
     def train(
         self, client: Client, weights: dict, statistics: dict, anchors: Tensor, labels: Tensor, lr: float, round: int
     ) -> dict:

@@ -36,7 +36,8 @@ class FedAvg(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT))
+    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT),
+          averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """ClientUpdate(k, w)."""
         model, rows = client.model(weights), client.data.labelled

@@ -61,7 +61,7 @@ KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), la
 GUESTS = ("labels", "all")
 MOST_CLIENTS, MOST_ROWS_TIMES = 4, 2  # of a graph, times those that train
 COUNTS = "alone nothing: masked, and empty unless labels are balanced; all parties' together give how many labels each class has"
-UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like)
+UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class XCLP(Method):
     name = "xclp"
     title = "FedAvg+XCLP: labels propagated across clients (Scott et al. 2023, Algorithm 2)"
     seeks_labels = True
+    agrees = True
 
     alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
     neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
@@ -162,8 +163,8 @@ class XCLP(Method):
 
     @step(
         reveals=dict(weights=bases.MODEL, projector=bases.MODEL, n="1, or 0 if this party has too few rows to train on"),
-        like=dict(projector="projector", n=range(2)),
-    )
+        like=dict(projector="projector", n=range(2)), averaged=dict(weights="n", projector="n"),
+    )  # fmt: skip
     def contrast(self, client: Client, weights: dict, projector: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=contrastive: the features and SimCLR's projector, on the unlabelled rows."""
         model, rows = client.model(weights), client.data.unlabelled

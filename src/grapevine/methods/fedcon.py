@@ -57,7 +57,8 @@ class FedCon(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party has no rows"), like=dict(weights="backbone", n=range(2)))
+    @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party has no rows"), like=dict(weights="backbone", n=range(2)),
+          averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, backbone: dict, round: int) -> dict:
         """LocalUpdate: the backbone, the own projector and target."""
         rows, draw = client.data.unlabelled, client.rng("train", round)

@@ -59,6 +59,9 @@ class FedDB(Method):
     epochs: int = param(5, "E", "passes over the fix set per round, or over the labels if it is empty", least=1)
     batch: int = param(0, "B", "labelled rows in a batch, and sure rows; 0: all of them", least=0)
 
+    def individual(self) -> str:
+        return "the server weighs each client by its own class shares"
+
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 

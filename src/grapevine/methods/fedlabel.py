@@ -40,7 +40,8 @@ class FedLabel(FedAvg):
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
     consistency: float = param(1.0, "λ", "weight of the divergence from the global model where both agree", least=0)
 
-    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT))
+    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT),
+          averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         return fit_two_models(self, client, weights, round, self.rule)
 

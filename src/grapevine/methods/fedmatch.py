@@ -74,6 +74,9 @@ class FedMatch(Method):
             why = f"a client has {others} others, and {recent} clients train in interval={self.interval} rounds"
             raise Mistake(f"fedmatch: helpers={self.helpers}, and {why}: take fewer, or a longer interval.")
 
+    def individual(self) -> str:
+        return "each client's weights go to those whom it helps"
+
     def setting(self, at_server: bool) -> dict:
         """The fields that the paper sets by where the labels are."""
         usual = AT_SERVER if at_server else AT_CLIENTS

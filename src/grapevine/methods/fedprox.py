@@ -32,7 +32,8 @@ class FedProx(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT))
+    @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT),
+          averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """line 6: w_k ≈ argmin_w h_k(w; wᵗ) = F_k(w) + μ/2 · ‖w − wᵗ‖²."""
         model = client.model(weights)

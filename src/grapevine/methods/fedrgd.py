@@ -52,6 +52,9 @@ class FedRGD(Method):
         if self.groups > server.per_round:
             raise Mistake(f"fedrgd: groups={self.groups} are more than the {server.per_round} clients of a round: take fewer.")
 
+    def individual(self) -> str:
+        return "clients are averaged in groups that change from round to round"
+
     # ------------------------------------------------------------ client
 
     @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party took no step"), like=dict(weights="weights", n=range(2)))

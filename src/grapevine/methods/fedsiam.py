@@ -64,12 +64,19 @@ class FedSiam(Method):
         apart = dict(apart=Array("float64", (None,))) if self.upload == "layers" else {}
         return dict(student="student", **(dict(teacher="teacher") if both else {}), **apart, n=COUNT)
 
+    def averages(self) -> dict[str, str]:
+        by = "one" if self.preset == "code" else "n"
+        return dict(student=by, teacher=by) if self.upload == "both" else {}
+
+    def individual(self) -> str:
+        return "" if self.upload == "both" else "upload=layers needs how far apart each client's two models are"
+
     # ------------------------------------------------------------ client
 
     @step(
         reveals=dict(student=bases.MODEL, teacher=bases.MODEL, apart="how far apart the two are in each layer", n=bases.HELD),
-        like=lambda method: method.reply_form(),
-    )
+        like=lambda method: method.reply_form(), averaged=lambda method: method.averages(),
+    )  # fmt: skip
     def train(self, client: Client, student: dict, teacher: dict, follow: bool, threshold: float, round: int) -> dict:
         data, times = client.data, client.memory.get("times", 0) + 1
         client.memory["times"] = times

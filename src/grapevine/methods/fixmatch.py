@@ -59,7 +59,7 @@ class FixMatch(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(bases.UPDATE, n=bases.HELD), like=bases.like)
+    @step(reveals=dict(bases.UPDATE, n=bases.HELD), like=bases.like, averaged=bases.averaged("n"))
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         data, draw = client.data, client.rng("train", round)
         teacher = client.model(weights).eval() if self.pseudo_labels == "global" else None

@@ -64,6 +64,9 @@ class FL2(Method):
     server_batch: int = param(10, "B_s", "batch size at the server", least=1)
     pretrain: int = param(50, "", "passes over the server's rows before the first round", least=0)
 
+    def individual(self) -> str:
+        return "the server weighs each client by how sure it is"
+
     def network(self, base: Network) -> Network:
         return with_static_norm(base) if self.sbn else base
 
@@ -72,7 +75,7 @@ class FL2(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=alternate.REVEALS)
+    @step(**alternate.STATISTICS)
     def statistics(self, client: Client, weights: dict) -> dict:
         return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 

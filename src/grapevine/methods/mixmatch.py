@@ -47,7 +47,7 @@ class MixMatch(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=bases.like)
+    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=bases.like, averaged=bases.averaged("n"))
     def train(self, client: Client, weights: dict, weight: float, round: int) -> dict:
         data, draw = client.data, client.rng("train", round)
         n, classes = len(data.labelled) + len(data.unlabelled), len(data.classes)

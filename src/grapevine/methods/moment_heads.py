@@ -49,6 +49,9 @@ class MomentHead(Method):
     logits = False
     square: ClassVar[bool] = True  # whether it needs a matrix of features by features
 
+    def individual(self) -> str:
+        return "the server keeps each client's sums apart"
+
     def moments(self, V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:
         """What a party adds."""
         return moments.class_moments(V, y, C)

@@ -127,8 +127,8 @@ class MPSSFL(Method):
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if every row of this party was set aside"),
-        like=dict(weights="weights", n=range(2)),
-    )
+        like=dict(weights="weights", n=range(2)), averaged=dict(weights="n"),
+    )  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         """FedAvg's ClientUpdate on the relevant rows (equation 10)."""
         rows = self.relevant(client)
@@ -165,7 +165,8 @@ class MPSSFL(Method):
         chosen = [id for id in chosen if decided.get(id)]
         replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
         nothing = state["nothing"] | {id: True for id, reply in replies.items() if not reply["n"]}
-        server.note(nothing_relevant=len(nothing), nothing_relevant_at=sorted(nothing))
+        if not server.masked:
+            server.note(nothing_relevant=len(nothing), nothing_relevant_at=sorted(nothing))
         weights = self._with_server(server, average(replies, otherwise=state["weights"]), replies, state)
         return dict(state, weights=weights, decided=decided, nothing=nothing, round=state["round"] + 1)
 

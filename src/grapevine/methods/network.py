@@ -12,7 +12,7 @@ of raw logits, which is no distribution; we do not).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
 from grapevine.learn.streams import nothing, sample_by_labels, update
 from grapevine.learn.training import outputs
 
-UPDATE = dict(bases.UPDATE, n=bases.USED)
+UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class NetworkLabels(Method):
     def hello(self, client: Client) -> dict:
         return dict(labels=len(client.data.labelled))
 
-    @step(reveals=UPDATE, like=bases.like)
+    @step(**UPDATE)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1: the labelled rows alone."""
         told = dict(weights=weights, control=control, lr=lr, round=round)
         return update(self, client, told, *nothing(len(client.data.unlabelled)))
 
-    @step(reveals=UPDATE, like=bases.like)
+    @step(**UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Line 7 with labels of this client's own making, and line 8."""
         labels, confidence = self.pseudo_labels(client, weights)

@@ -83,6 +83,9 @@ class ProtoFSSL(Method):
         """The L2 penalty that acts: in the released code none does."""
         return 0.0 if self.preset == "code" else self.weight_decay
 
+    def individual(self) -> str:
+        return "each client's prototypes go to the other clients"
+
     def network(self, base: Network) -> Network:
         """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
         replace_norms(base, (StaticBatchNorm2d,), lambda layer: BatchNorm2d(layer.num_features, layer.eps, momentum=1.0))

@@ -69,6 +69,9 @@ class Tuor(Method):
         if min(self._parts(server)) < 1:
             raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
 
+    def individual(self) -> str:
+        return "the server needs the loss of every labelled row"
+
     def _parts(self, server: Server) -> list[int]:
         n = len(bases.own_rows(server))
         return [round(n * self.benchmark), n - round(n * self.benchmark)]
@@ -159,6 +162,9 @@ class RDS(Method):
 
     def check(self, server: Server) -> None:
         bases.own_rows(server)
+
+    def individual(self) -> str:
+        return "the server measures each client's model to reward it"
 
     @step(reveals=REVEALS, like=LIKE)
     def train(self, client: Client, weights: dict, round: int) -> dict:

@@ -41,7 +41,8 @@ class SAGE(FedAvg):
     half: float = param(0.05, "ln 2 / κ", "difference of confidences at which local and global label weigh the same", above=0)
     weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
 
-    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT))
+    @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT),
+          averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         return fit_two_models(self, client, weights, round, self.rule)
 

@@ -35,7 +35,7 @@ class Scaffold(Method):
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
-    @step(reveals=dict(dy=bases.MOVE, dc=bases.GRADIENT, n=bases.USED), like=bases.like)
+    @step(reveals=dict(dy=bases.MOVE, dc=bases.GRADIENT, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
     def train(self, client: Client, weights: dict, control: dict, round: int) -> dict:
         rows = client.data.labelled
 

@@ -62,14 +62,14 @@ class SemiFL(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=alternate.REVEALS)
+    @step(**alternate.STATISTICS)
     def statistics(self, client: Client, weights: dict) -> dict:
         return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if this party was sure of no pseudo-label", qualified=alternate.QUALIFIED),
-        like=dict(weights="weights", n=range(2), qualified=COUNT),
-    )
+        like=dict(weights="weights", n=range(2), qualified=COUNT), averaged=dict(weights="n", qualified="all"),
+    )  # fmt: skip
     def train(self, client: Client, weights: dict, statistics: dict, lr: float, round: int) -> dict:
         """ClientUpdate: pseudo-labels, fix and mix sets, E epochs."""
         rows, draw = client.data.unlabelled, client.rng("train", round)

@@ -20,6 +20,7 @@ from grapevine.core.version import __version__
 from grapevine.data.columns import Layout, numbers
 from grapevine.jobs import label
 from grapevine.jobs.settings import CleanSettings, LabelSettings
+from grapevine.learn.averages import secured
 from grapevine.methods.mp_ssfl import Clean
 from grapevine.parties.files import check_name
 from grapevine.parties.settings import JOBS
@@ -100,7 +101,7 @@ class Agreement:
         if not places & method.takes:
             raise Mistake(f"{method.name} cannot use labels at the parties alone: give the host labelled rows with --server FILE."
                           if not self.server else f"{method.name} cannot use the host's rows: leave --server out.")  # fmt: skip
-        return method
+        return secured(method) if self.settings.get("secure_average") else method
 
     def run_settings(self, seed: int) -> RunSettings:
         """Of a training job."""

@@ -72,7 +72,7 @@ def about_job(host: Host) -> dict[str, Any]:
         about["settings"] = host.method.settings()
         s = agreed.run_settings(host.seed)
         about |= dict(model=s.model, norm=s.norm or "default", rounds=s.rounds, per_round=s.per_round,
-                      evaluate_every=s.evaluate_every, patience=s.patience)  # fmt: skip
+                      secure_average=s.secure_average, evaluate_every=s.evaluate_every, patience=s.patience)  # fmt: skip
     return about
 
 

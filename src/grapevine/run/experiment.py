@@ -20,6 +20,7 @@ from grapevine.core.server import Server
 from grapevine.core.store import FileStore, RamStore
 from grapevine.core.version import __version__
 from grapevine.data.split import Split
+from grapevine.learn.averages import secured
 from grapevine.run import privacy
 from grapevine.run.driver import Progress, Run, Task, begun, drive, finished
 from grapevine.run.evaluate import ServerSet
@@ -40,8 +41,9 @@ class Experiment:
         self, method: Method, split: Split, out: str | Path | None = None, faults: tuple[Fault, ...] = (),
         tap: Callable | None = None, simulation: Callable[..., Simulation] = Simulation, **settings: Any,
     ):  # fmt: skip
-        self.method, self.split = method, split.reveal() if method.reveal else split
         chosen = RunSettings(**settings)
+        self.method = secured(method) if chosen.secure_average else method
+        self.split = split.reveal() if method.reveal else split
         model = chosen.model or ("cnn" if split.dataset.kind == "image" else "mlp")
         self.settings = replace(chosen, model=model, device=pick_device(chosen.device))
         self.out = None if out is None else Path(out)
@@ -56,7 +58,7 @@ class Experiment:
                       **self.split.settings),
             model=s.model if isinstance(s.model, str) else type(s.model).__name__, norm=s.norm or "default",
             rounds=s.rounds, per_round=s.per_round or len(self.split.parts), seed=s.seed, device=s.device,
-            evaluate_every=s.evaluate_every, patience=s.patience, version=__version__,
+            secure_average=s.secure_average, evaluate_every=s.evaluate_every, patience=s.patience, version=__version__,
             **({} if s.dp is None else dict(dp=s.dp, delta=s.delta, clip=s.clip)),
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ class RunSettings(Settings):
     workers: int = param(WORKERS, "", "Clients side by side; never changes the result.", least=1, local=True)
     device: str = param("auto", "", "auto, cpu, cuda or mps.", local=True)
     mode: str = param("fast", "", "strict encodes all messages.", choices=("fast", "strict"), local=True)
+    secure_average: bool = param(False, "", "Clients' replies are summed under masks: the server learns their mean alone.")
     evaluate_every: int = param(0, "", "Rounds between evaluations [about 50 in all].", least=0, metavar="N")
     patience: int = param(0, "", "Stop after N evaluations without a better one; 0: never.", least=0, metavar="N")
     dp: float | None = param(
