@@ -135,9 +135,9 @@ class Method(Steps):
     seeks_labels: ClassVar[bool] = False
     """True when a round chooses clients by whether they have labels."""
     private: ClassVar[str] = ""
-    """The method's own name, if a client's rows reach its replies only through `learn.private.fit_own`, so that `--dp` covers every
-    one of them. It then has the fields `epochs` and `batch`, and chooses clients by `server.sample(round)`. A method that is made
-    from such a one has another name, so it is not covered until it says so itself."""
+    """The method's own name, if a client's rows reach its replies only through `learn.private.fit_own`, so that `--dp` covers
+    every one of them. It then has the fields `epochs` and `batch`, and chooses clients by `server.sample(round)`. A method that
+    is made from such a one has another name, so it is not covered until it says so itself."""
     agrees: ClassVar[bool] = False
     """True when its set-up leaves clients with keys that they agreed on (`crypto.session`)."""
 

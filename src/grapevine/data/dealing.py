@@ -43,7 +43,8 @@ def split(
     """Divide a data set. `clients` is 10 if not given; with the natural partition, all parties, or so many random ones.
 
     `flip` is a share, or `0.5:pair`. `irrelevant="mnist:0.5"` adds rows of `foreign`, 0.5 for each row a client holds.
-    `validation` is a share of the rows with a known class, at most 5000; a data set with a validation set of its own keeps that instead.
+    `validation` is a share of the rows with a known class, at most 5000; a data set with a validation set of its own keeps
+    that instead.
     """
     part, setting, wrong = parse_partition(partition), parse_labels(labels), parse_flip(flip)
     _check(dataset, setting, clients, wrong, validation)

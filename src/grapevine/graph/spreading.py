@@ -55,7 +55,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     random_state : for "hamming"; None draws the hyperplanes from the operating system's generator.
     threads : at most so many; None: the cores there are, at most 8. Results do not depend on it.
     recall : the share of the true neighbours that must be found. 1 compares every pair of points; less is an approximate search
-        in much less time, with the `ann` extra (faiss). "auto" is 1 up to 100,000 points, and 0.95 beyond where that is installed.
+        in much less time, with the `ann` extra (faiss). "auto" is 1 up to 100,000 points, and 0.95 beyond where it is installed.
 
     Unlabelled in `y`: −1 in an array of numbers or objects; in an array of strings "-1", which is what numpy makes of −1
     there, or "". (scikit-learn takes −1 only.)
