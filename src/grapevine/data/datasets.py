@@ -38,6 +38,7 @@ class Dataset:
     y_val: Tensor | None = None
     mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
     layout: Layout = Layout()  # what a table's columns are, if they have names
+    ids: tuple[str, ...] = ()  # the names of the rows of `x`, if they have any
 
     def split(self, **flags: Any) -> Split:
         """Hand the rows out to clients; the flags are those of `grapevine.data.dealing.split`."""

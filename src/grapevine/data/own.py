@@ -38,7 +38,8 @@ def load_table(source: Any, asked: Columns, party: str | None = None, name: str 
     table = read(source, replace(asked, other=[*others, *(["split"] if part else [])]), name)
     layout = columns.agree([(table.x, table.columns)], asked.impute)
     together.tell([table], layout, [Path(table.path).name], asked)
-    return with_layout(table.path, table.x, table.columns, layout, table.labels, part, table.other[party] if party else None)
+    made = with_layout(table.path, table.x, table.columns, layout, table.labels, part, table.other[party] if party else None)
+    return named(made, table.ids) if asked.id or "id" in set(header) - {asked.label, party} else replace(made, ids=())
 
 
 def with_layout(path: Any, x: np.ndarray, own: tuple[Column, ...], layout: Layout, labels: Sequence[str | None],
@@ -48,6 +49,11 @@ def with_layout(path: Any, x: np.ndarray, own: tuple[Column, ...], layout: Layou
         raise Mistake(f"{path}: no column can be used, all are text of which no value stands in {columns.RARE} rows.")
     made = assemble(path, torch.from_numpy(layout.encode(x, own)).float(), labels, part, party)
     return replace(filled(made), layout=layout)
+
+
+def named(made: Dataset, ids: Sequence[str]) -> Dataset:
+    """The data set with its rows' names, from those of all rows that were read."""
+    return replace(made, ids=tuple(ids[int(number) - 1] for number in made.ids))
 
 
 def filled(made: Dataset) -> Dataset:
@@ -83,7 +89,7 @@ def load_npz(path: Path, party: str | None, label: str | None) -> Dataset:
         raise Mistake(f"{path}: {party!r} has {len(owners)} entries for {len(labels)} rows, give one for each row.")
     part = np.repeat(present, [len(y) for _, y in pieces]) if "test" in present else None
     names = [[tables.label_name(v) for v in values.tolist()] for values in (labels, owners) if values is not None]
-    return assemble(path, joined([x for x, _ in pieces]), names[0], part, names[1] if party else None)
+    return replace(assemble(path, joined([x for x, _ in pieces]), names[0], part, names[1] if party else None), ids=())
 
 
 def own_arrays(path: Path, arrays: Any, x: str, y: str) -> tuple[Tensor, np.ndarray]:
@@ -113,7 +119,8 @@ def load_folder(folder: Path, party: str | None, size: int | None) -> Dataset:
     labels = [name for each in found for name in each.labels]
     owners = [name for each in found for name in each.other[party]] if party else None
     part = np.repeat(present, [len(each) for each in found]) if present else None
-    return assemble(folder, joined([each.x for each in found]), labels, part, owners)
+    made = assemble(folder, joined([each.x for each in found]), labels, part, owners)
+    return named(made, [name for each in found for name in each.ids])
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -127,7 +134,7 @@ def assemble(
     part: Sequence[str | None] | np.ndarray | None,
     party: Sequence[str | None] | None,
 ) -> Dataset:
-    """A data set of one's own rows, split as `part` says or by holding a fifth out."""
+    """A data set of one's own rows, split as `part` says or by holding a fifth out. Rows are named by their numbers, from 1."""
     if party and None in party:
         raise Mistake(f"{path}, row {list(party).index(None) + 1}: the party is missing, give every row one.")
     known = np.array([name is not None for name in labels])
@@ -145,7 +152,9 @@ def assemble(
     train = ~(test | val)
     kind, scale = ("image", image_scale(x[train])) if x.dim() == 4 else ("table", table_scale(x[train]))
     rows = integers(y)
-    more: dict[str, Any] = dict(x_val=x[val], y_val=rows[val]) if val.any() else {}
+    more: dict[str, Any] = dict(ids=tuple(str(i + 1) for i in np.flatnonzero(train)))
+    if val.any():
+        more |= dict(x_val=x[val], y_val=rows[val])
     if group is not None:
         whose = integers(group)
         more |= dict(group=whose[train], group_test=whose[test], group_names=tuple(map(str, group_names)))

@@ -156,6 +156,10 @@ class DataSettings(Settings):
     partition: str | None = own(None, "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True)
     split: str | None = own(None, "Use the split.json of another run.", metavar="FILE")
     labels: str = own("all", LABELS, metavar="WHERE", varies=True)
+    labels_from: str | None = own(
+        None, "Also the labels that a finished label job left, parties by name and rows by id.", metavar="LABELS"
+    )
+    min_confidence: float = own(0.0, "Of these labels, those of this confidence or more.", least=0, most=1, metavar="CONFIDENCE")
     flip: float | str = own(0.0, "Share of the clients' labels made wrong; with :pair each class becomes the next one.",
                             read=number_or_words, metavar="SHARE[:pair]", varies=True)  # fmt: skip
     irrelevant: str | None = own(None, "Foreign rows per own row, as mnist:0.5.", metavar="NAME:SHARE", varies=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from grapevine import data
+from grapevine.core.errors import Mistake
 from grapevine.data import Dataset, Split
+from grapevine.jobs.labels_from import with_labels
 from grapevine.jobs.settings import DataSettings
 
 ASKED = ("id", "features", "categories", "missing", "decimal", "impute")  # how a table is read
@@ -27,7 +29,14 @@ def sources(s: DataSettings) -> tuple[Any, ...]:
 
 def make_split(s: DataSettings, seed: int, loaded: Loaded | None = None) -> Split:
     """The split, of data that is loaded already or is loaded now."""
-    dataset, foreign = loaded or load_data(s)
+    if s.min_confidence and not s.labels_from:
+        raise Mistake(f"--min-confidence {s.min_confidence:g} chooses among the labels of --labels-from: name that folder, too.")
+    made = _split(s, seed, loaded or load_data(s))
+    return with_labels(made, s.labels_from, s.min_confidence) if s.labels_from else made
+
+
+def _split(s: DataSettings, seed: int, loaded: Loaded) -> Split:
+    dataset, foreign = loaded
     if s.split:
         return Split.load(s.split, dataset, foreign)
     partition = s.partition or ("natural" if s.party else "iid")

@@ -1,0 +1,117 @@
+"""Training on the labels that a finished label job left: a folder per party with labels.csv in it.
+
+Parties are matched by name. Rows are matched by their ids where the data has any (a table with an id column, a folder of images),
+else by their numbers, from 1, in the order in which the split holds them: labelled rows, then the others. Then both must have the
+same number of rows. A label that both sides know must be the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from grapevine.core.errors import Mistake
+from grapevine.data.split import Part, Split
+
+FILE = "labels.csv"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row of labels.csv: its label (None: none), how sure it is, and the label that was given (None: none)."""
+
+    label: str | None
+    confidence: float
+    given: str | None
+
+
+def with_labels(split: Split, folder: str | Path, least: float = 0.0) -> Split:
+    """The split with the job's labels where the clients have none, from this confidence on."""
+    place = Path(folder)
+    if not (place / "result.json").is_file():
+        raise Mistake(f"{folder} is not the folder of a finished label job: give the --out of `grapevine label`.")
+    digest, parts, new = hashlib.sha256(), [], 0
+    for name, part in zip(split.names, split.parts):
+        path = _file(place, name)
+        digest.update(path.read_bytes())
+        made = _labelled(split, part, name, _read(path), path, least)
+        new += len(made.labelled) - len(part.labelled)
+        parts.append(made)
+    if not new:
+        raise Mistake(
+            f"{folder} adds no label of confidence {least:g} or more to the clients' own: say a smaller --min-confidence."
+        )
+    said = f"{digest.hexdigest()[:16]}, confidence {least:g} or more"
+    return replace(split, parts=tuple(parts), settings={**split.settings, "labels_from": said})
+
+
+def _file(place: Path, name: str) -> Path:
+    path = place / name / FILE
+    if not path.is_file():
+        there = sorted(p.parent.name for p in place.glob(f"*/{FILE}"))
+        shown = ", ".join(there[:5]) + (" …" if len(there) > 5 else "")
+        raise Mistake(f"{place} has no folder with {FILE} for client '{name}', only for {shown or 'nobody'}: "
+                      "label and train with the same names of parties.")  # fmt: skip
+    return path
+
+
+def _read(path: Path) -> dict[str, Found]:
+    with open(path, newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    try:
+        rows = [(line["id"], Found(line["label"] or None, float(line["confidence"]), line["given"] or None)) for line in lines]
+    except (KeyError, TypeError, ValueError):
+        raise Mistake(f"{path} is not a table of labels with the columns id, label, confidence and given.") from None
+    found = dict(rows)
+    if len(found) < len(rows):
+        twice = next(id for i, (id, _) in enumerate(rows) if id in dict(rows[:i]))
+        raise Mistake(f"{path} has the id '{twice}' twice, so rows cannot be matched: label with an --id that is unique.")
+    return found
+
+
+def _labelled(split: Split, part: Part, name: str, found: dict[str, Found], path: Path, least: float) -> Part:
+    """The part with new labels: its own labelled rows first, then those that have one now."""
+    rows = torch.cat([part.labelled, part.unlabelled]).tolist()
+    ids = _ids(split, rows, name, found, path)
+    number = {label: c for c, label in enumerate(split.dataset.classes)}
+    new_rows, new_labels, rest = [], [], []
+    for i, (row, id) in enumerate(zip(rows, ids)):
+        line = found.get(id)
+        own = split.dataset.classes[int(part.labels[i])] if i < len(part.labelled) else None
+        if line is not None and own is not None and line.given not in (None, own):
+            raise Mistake(f"{path}: row '{id}' was given the label '{line.given}', and in the data it has '{own}': "
+                          "train on the rows that were labelled, and name them by --id.")  # fmt: skip
+        if own is not None:
+            continue
+        if line is None or line.label is None or line.confidence < least:
+            rest.append(row)
+            continue
+        if line.label not in number:
+            known = ", ".join(list(number)[:8])
+            raise Mistake(f"{path}: row '{id}' has the label '{line.label}', and the data has the classes {known}.")
+        new_rows.append(row)
+        new_labels.append(number[line.label])
+    return Part(_and(part.labelled, new_rows), _and(part.labels, new_labels), torch.tensor(rest, dtype=torch.int64))
+
+
+def _and(tensor: torch.Tensor, more: list[int]) -> torch.Tensor:
+    return torch.cat([tensor, torch.tensor(more, dtype=torch.int64)])
+
+
+def _ids(split: Split, rows: Sequence[int], name: str, found: dict[str, Found], path: Path) -> list[str]:
+    """What labels.csv calls these rows."""
+    names = split.dataset.ids
+    if names:
+        ids = [names[row] if row < len(names) else "" for row in rows]  # foreign rows have no name
+        if rows and not set(ids) & set(found):
+            raise Mistake(f"no id of {path} is among those of client '{name}' (such as '{ids[0]}'): label with the same --id.")
+        return ids
+    if len(found) != len(rows):
+        raise Mistake(f"{path} has {len(found)} rows and client '{name}' has {len(rows)} to train on: name a column of "
+                      "unique ids with --id in both, so that rows can be matched.")  # fmt: skip
+    return [str(i + 1) for i in range(len(rows))]
