@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from grapevine.crypto import mlwe, product
-from grapevine.crypto.lattice import SIGMA, TAIL
+from grapevine.crypto.lattice import SIGMA
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of 
 
 def error_sigma(params: mlwe.Params) -> float:
     """Standard deviation of one coefficient's error before the flood: sum x_l e_l + w e_0 - e_1 s."""
-    return SIGMA * math.sqrt(params.bits + 2 * params.dimension * 2 / 3)
+    return SIGMA * math.sqrt(params.bits + params.dimension * (2 / 3 + SIGMA**2))
 
 
 def flood_distance(params: mlwe.Params, points_j: int, points_k: int) -> float:
@@ -115,14 +115,30 @@ def flood_distance(params: mlwe.Params, points_j: int, points_k: int) -> float:
     return math.log2(norm * math.sqrt(FISHER) / 2) - params.flood_bits
 
 
-def failure(params: mlwe.Params) -> float:
-    """log2 of the chance that one distance is wrong; minus infinity where the worst case still decodes."""
+def margin(params: mlwe.Params) -> float:
+    """What the worst flood and the worst veil together take of the noise that still decodes: never wrong below 1. The rounding of u
+    adds sqrt(sigma^2 dimension / 12) = 55 units, a thousandth."""
     unit = mlwe.LOG_Q - params.kept
-    worst = TAIL * (params.bits + 2 * params.dimension)  # error before the flood
-    margin = 2.0 ** (params.kept - params.log_t - 1) - (3 * 2.0 ** (params.flood_bits - 1) + worst) / 2.0**unit - 0.5
-    if margin > params.dimension / 2:
-        return -math.inf
-    return 1 - 2 * margin**2 / params.dimension / math.log(2)  # Hoeffding
+    noise = 1.5 * 2.0 ** (params.flood_bits - unit) + 8.7 * mlwe.VEIL
+    return noise / ((2 ** (mlwe.GUARD - 1) - 1) * 2.0 ** (params.kept - params.share_bits))
+
+
+def hints(params: mlwe.Params, rows: int) -> float:
+    """A bound on the largest eigenvalue of the Gram matrix of <d, s>, for so many rows of partners: at each root of x^ring + 1 a sum
+    of `rows` outer products of vectors with entries of mean square ring / 12; twice that covers the spread of eigenvalues."""
+    return 2 * rows * params.ring / 12
+
+
+def key(params: mlwe.Params, rows: int = 0) -> LWE:
+    """j's key, where the server and partners with so many rows collude: (s, e) given <d, s> + y is still Gaussian, at least as wide
+    as two of this standard deviation together (docs/mlwe-parameters.md)."""
+    sigma = SIGMA if not rows else SIGMA / math.sqrt(2 * (1 + hints(params, rows) * SIGMA**2 / mlwe.VEIL**2))
+    return LWE(params.dimension, mlwe.LOG_Q, sigma, sigma)
+
+
+def zero(params: mlwe.Params) -> LWE:
+    """k's encryptions of zero."""
+    return LWE(params.dimension, mlwe.LOG_Q, math.sqrt(2 / 3), SIGMA)
 
 
 def spread_failure(scale: product.Scale) -> float:
@@ -133,10 +149,6 @@ def spread_failure(scale: product.Scale) -> float:
     lambdas = [i / 1000 for i in range(1, 6001)]
     best = min(n * math.log(1 / 3 + 2 / 3 * math.sinh(x / 2) / (x / 2)) - x * room for x in lambdas)
     return 1 + best / math.log(2)
-
-
-def ours(params: mlwe.Params, samples: float = math.inf) -> LWE:
-    return LWE(params.dimension, mlwe.LOG_Q, math.sqrt(2 / 3), SIGMA, samples)
 
 
 def show_attacks(name: str, lwe: LWE) -> None:
@@ -169,22 +181,18 @@ def main() -> None:
         print(f"  {name}: {beta} {d} {core_svp(beta):.1f} {matzov(beta, d):.1f}; published {published}")
 
     params = mlwe.Params(4096)
-    print(f"\nmodule-LWE, n = {params.ring} x {params.rank}, q = 2^{mlwe.LOG_Q}, ternary secret, sigma = {SIGMA}")
-    cases = {
-        "j's key (bit columns and public key: samples without limit)": ours(params),
-        "k's encryption of zero (3584 samples)": ours(params, params.dimension),
-    }
-    for name, lwe in cases.items():
-        show_attacks(name, lwe)
-
+    print(f"\nmodule-LWE, n = {params.ring} x {params.rank}, q = 2^{mlwe.LOG_Q}, errors of sigma = {SIGMA}")
+    show_attacks("k's encryption of zero (ternary secret)", zero(params))
+    for rows in (0, 2000, 20000):
+        show_attacks(f"j's key, {rows} rows of partners collude with the server: sigma {key(params, rows).secret:.2f}", key(params, rows))
     beta, d = primal(HE_STANDARD)
     print(f"  for comparison, n = 4096, log2 q = 109: beta {beta}: core-SVP {core_svp(beta):.1f}, MATZOV {matzov(beta, d):.1f}")
 
-    print("\nL, log2 t, flood bits, bits kept, error sigma, log2 distance of a 500 x 500 pair, log2 failure of one distance")
+    print("\nL, log2 t, flood bits, bits kept, error sigma, log2 distance of a 500 x 500 pair, worst noise of what decodes")
     for bits in (4096,) if quick else (1024, 2048, 4096, 8192, 16384, 32768):
         p = mlwe.Params(bits)
-        distance, wrong = flood_distance(p, 500, 500), failure(p)
-        print(f"  {bits}: {p.log_t} {p.flood_bits} {p.kept} {error_sigma(p):.0f} {distance:.1f} {wrong:.0f}")
+        distance = flood_distance(p, 500, 500)
+        print(f"  {bits}: {p.log_t} {p.flood_bits} {p.kept} {error_sigma(p):.0f} {distance:.1f} {margin(p):.2f}")
     show_spread()
 
 

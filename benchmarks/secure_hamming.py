@@ -36,7 +36,7 @@ REPEATS = dict(plain=5, psm=5, mlwe=3, paillier=1, ot=2)
 DESIGN_BYTES = dict(
     plain={"bits of j": 0.26e6, "bits of k": 0.26e6},
     psm={"U of j": 4.1e6, "U of k": 4.1e6, "a": 0.5e6, "b": 0.5e6},
-    mlwe={"ciphertexts": 20.5e6, "reply": 6.1e6, "shares": 0.8e6},
+    mlwe={"ciphertexts": 20.5e6, "reply": 8.2e6, "shares": 1.0e6},
     paillier={"ciphertexts": 9.4e6, "reply": 1.2e6, "shares": 1.2e6},
     ot={"tau": 1.66e9, "u": 33e6},
 )
@@ -71,7 +71,7 @@ def run_mlwe(x: np.ndarray, y: np.ndarray, L: int) -> tuple[np.ndarray, dict, di
     watch, params = Stopwatch(), mlwe.Params(L)
     secret, message = watch("j encrypts", mlwe.encrypt, params, np.unpackbits(x, axis=1, count=L))
     reply, R = watch("k", mlwe.evaluate, params, message, np.unpackbits(y, axis=1, count=L))
-    T = watch("j decrypts", mlwe.decrypt, secret, reply)
+    T = watch("j decrypts", mlwe.decrypt, secret, reply, len(y))
     H = watch("server", mlwe.combine, params, T, R)
     return H, watch.seconds, {"ciphertexts": size(message), "reply": size(reply), "shares": size(T) + size(R)}
 

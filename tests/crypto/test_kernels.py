@@ -65,3 +65,15 @@ def test_sums_and_wire_are_right_modulo_t(rows, length, pads):
     kernels.receive(mine, x, first, length, sums, tau)
     got = (s + x[:, None] * delta) % t
     assert all((kernels.unslice(sums, rows)[p] == got[point == p].sum(axis=0) % t).all() for p in (0, 1))
+
+
+@pytest.mark.parametrize("columns, values, points", [(1, 1, 1), (39, 255, 3), (40, 257, 4), (41, 300, 2), (203, 20, 9)])
+def test_signed_sums_are_those_of_a_product(columns, values, points):
+    """Below, at and above whole tables and tiles; behind a place that stays as it is."""
+    rng = np.random.default_rng(columns)
+    words, bits = rng.integers(0, 1 << 40, (columns, values)), rng.integers(0, 2, (points, columns), dtype=np.uint8)
+    sums = rng.integers(0, 100, (points, values + 6))
+    wanted = sums.copy()
+    wanted[:, 4 : 4 + values] += (1 - 2 * bits.astype(np.int64)) @ words
+    kernels.add_signed(words, kernels.negatives(bits), sums, 4)
+    assert (sums == wanted).all()

@@ -37,7 +37,7 @@ def plain(B_j, B_k):
 def exchange(params, B_j, B_k):
     secret, message = mlwe.encrypt(params, B_j)
     reply, share_k = mlwe.evaluate(params, message, B_k)
-    return mlwe.combine(params, mlwe.decrypt(secret, reply), share_k)
+    return mlwe.combine(params, mlwe.decrypt(secret, reply, len(B_k)), share_k)
 
 
 def stream(name):
@@ -47,7 +47,7 @@ def stream(name):
 
 def fixed(params, B_j, B_k):
     secret, message = mlwe._encrypt(params, B_j, b"public seed for tests".ljust(32), stream("encrypt"))
-    reply, share_k = mlwe._evaluate(params, message, B_k, stream("evaluate"))
+    ((reply, share_k),) = mlwe._evaluate(params, [message], B_k, stream("evaluate"))
     return secret, message, reply, share_k
 
 
@@ -56,7 +56,9 @@ def drop(monkeypatch, what):
     if what == "flood":
         monkeypatch.setattr(mlwe, "_flood", lambda params, stream, shape: np.zeros((2, *shape), np.int64))
     if what == "zero":
-        monkeypatch.setattr(mlwe, "_add_zero", lambda params, message, sums, stream: None)
+        monkeypatch.setattr(mlwe, "_add_zero", lambda params, messages, sums, stream: None)
+    if what == "veil":
+        monkeypatch.setattr(mlwe, "_veil", lambda stream, shape: np.zeros(shape, np.int64))
     if what == "mask":
         monkeypatch.setattr(mlwe, "_mask", lambda params, stream, shape: np.zeros(shape, np.int64))
 
@@ -93,10 +95,10 @@ def test_all_ones_and_all_zeros():
 
 
 def test_pieces_do_not_change_the_result(monkeypatch):
-    """Columns, points and rows cut into many pieces, and products halved down to single coefficients."""
+    """Columns, points and rows cut into many pieces."""
     monkeypatch.setattr(mlwe, "COLUMNS", 5)
     monkeypatch.setattr(mlwe, "POINTS", 3)
-    monkeypatch.setattr(lattice, "LEAF", 1)
+    monkeypatch.setattr(lattice, "ROWS", 2)
     monkeypatch.setattr(mlwe, "VALUES", 8)
     B_j, B_k = random_bits(21, 23, 1), random_bits(10, 23, 2)
     assert (exchange(Params(23, **TOY), B_j, B_k) == plain(B_j, B_k)).all()
@@ -108,11 +110,35 @@ def test_one_message_serves_many_partners_and_nothing_repeats():
     secret, message = mlwe.encrypt(params, B_j)
     for B in (B_k, B_k, B_m):
         reply, R = mlwe.evaluate(params, message, B)
-        assert (mlwe.combine(params, mlwe.decrypt(secret, reply), R) == plain(B_j, B)).all()
+        assert (mlwe.combine(params, mlwe.decrypt(secret, reply, len(B)), R) == plain(B_j, B)).all()
     again = mlwe.evaluate(params, message, B_m)
     assert (reply["a"] != again[0]["a"]).any() and (R["values"] != again[1]["values"]).any()
     other = mlwe.encrypt(params, B_j)[1]
     assert message["seed"] != other["seed"] and (message["bodies"] != other["bodies"]).mean() > 0.9
+
+
+def test_partners_with_one_seed_are_answered_together():
+    """u is the same for both, made once; with seeds of their own they have each their own. Results are those of one by one."""
+    params, B = Params(30, **TOY), [random_bits(n, 30, n) for n in (5, 11, 4)]
+    seeds = [b"common".ljust(32), b"common".ljust(32), b"own".ljust(32)]
+    made = [mlwe.encrypt(params, rows, seed) for rows, seed in zip(B, seeds)]
+    B_k = random_bits(7, 30, 9)
+    replies, shares = mlwe.evaluate_all(params, {str(i): message for i, (_, message) in enumerate(made)}, B_k)
+    for i, (secret, _) in enumerate(made):
+        T = mlwe.decrypt(secret, replies[str(i)], 7)
+        assert (mlwe.combine(params, T, shares[str(i)]) == plain(B[i], B_k)).all()
+    assert (replies["0"]["a"] == replies["1"]["a"]).all() and (replies["0"]["a"] != replies["2"]["a"]).any()
+    assert (replies["0"]["b"][:, :5] != replies["1"]["b"][:, :5]).any()
+
+
+def test_the_key_does_not_come_from_the_public_seed():
+    """Two keys for one seed are different, and so are their errors: nobody can draw them again from what is sent."""
+    params, seed, B = Params(40, ring=64, rank=2), b"public".ljust(32), random_bits(64, 40)
+    (first, one), (second, other) = (mlwe.encrypt(params, B, seed) for _ in range(2))
+    assert (first.s != second.s).mean() > 0.8 and (one["bodies"] != other["bodies"]).mean() > 0.9
+    for label in ("mlwe encrypt", "mlwe columns", "mlwe key"):
+        guess = lattice.gauss(Stream(seed, mlwe.context(label)), first.s.shape)
+        assert (guess == first.s).mean() < 0.5
 
 
 # ---- against hand work and an independent slow version ----
@@ -122,27 +148,30 @@ def test_scalar_case_by_hand(monkeypatch):
     """Ring of degree 1, rank 1, no noise: every number of the exchange can be worked out.
 
     L = 3, t = 4, B_j = 101, b' = 110, h = 2. Secret s = 1, a = (10, 20, 30), so b_l = a_l + (q/4) (1, 0, 1).
-    x = (-1, -1, 1): u = -10 - 20 + 30 = 0 and v = 0 + (q/4)(-1 + 0 + 1) = 0. With w = 1, A_0 = 7 (so p = 7) and r = 3: u = 7 and
-    v = 7 + 3 q/4. T = 3, R = r - |b'| = 1, h = 2.
+    x = (-1, -1, 1): u = -10 - 20 + 30 = 0 and v = 0 + (q/4)(-1 + 0 + 1) = 0. With w = 1, A_0 = 7 (so p = 7): u = v = 7, which the
+    rounding to 32 bits takes off. With r = 3 (2^30) + 5, in units of 2^48: v = r, T = r, R = r - 2 (2^30). Of 32 bits the top five
+    travel: T = 24, R = 8, and h = round(16 / 8) = 2.
     """
     params = Params(3, ring=1, rank=1)
     public = {"columns": [10, 20, 30], "key": [7]}
 
     def expand(seed, label, piece, limb, shape):
-        return np.array(public[label], float).reshape(shape) * (limb == 0)
+        return np.array(public[label]).reshape(shape) * (limb == 0)
 
     monkeypatch.setattr(mlwe, "expand", expand)
     monkeypatch.setattr(mlwe, "ternary", lambda stream, shape: np.ones(shape, np.int8))
-    monkeypatch.setattr(mlwe, "gauss", lambda stream, shape: np.zeros(shape, np.int64))
-    monkeypatch.setattr(mlwe, "_mask", lambda params, stream, shape: np.full(shape, 3))
+    draws = iter([np.ones((1, 1, 1), np.int8)])  # the key; all errors are nought
+    monkeypatch.setattr(mlwe, "gauss", lambda stream, shape: next(draws, np.zeros(shape, np.int8)))
+    monkeypatch.setattr(mlwe, "_mask", lambda params, stream, shape: np.full(shape, (3 << 30) + 5))
     drop(monkeypatch, "flood")
+    drop(monkeypatch, "veil")
     secret, message = mlwe.encrypt(params, np.array([[1, 0, 1]], np.uint8))
     bodies = [int.from_bytes(bytes(x), "little") for x in message["bodies"][:, 0]]
     assert bodies == [10 + Q // 4, 20, 30 + Q // 4]
     reply, share_k = mlwe.evaluate(params, message, np.array([[1, 1, 0]], np.uint8))
-    share_j = mlwe.decrypt(secret, reply)
-    assert int.from_bytes(bytes(reply["b"][0, 0]), "little") == 3 << 22
-    assert mlwe.open_share(params, share_j).item() == 3 and mlwe.open_share(params, share_k).item() == 1
+    share_j = mlwe.decrypt(secret, reply, 1)
+    assert int.from_bytes(bytes(reply["b"][0, 0]), "little") == (3 << 30) + 5
+    assert mlwe.open_share(params, share_j).item() == 24 and mlwe.open_share(params, share_k).item() == 8
     assert mlwe.combine(params, share_j, share_k).item() == 2
 
 
@@ -170,7 +199,7 @@ def wire_integers(data):
 
 
 def public_integers(params, message, label, count):
-    low, high = (params.public(message["seed"], label, 0, limb, count).astype(np.int64).astype(object) for limb in (0, 1))
+    low, high = (params.public(message["seed"], label, 0, limb, count).astype(object) for limb in (0, 1))
     return low + high * (1 << 40)
 
 
@@ -192,7 +221,7 @@ def test_every_message_against_big_integers(monkeypatch):
 
         return draw
 
-    for name in ("ternary", "gauss", "_flood", "_mask"):
+    for name in ("ternary", "gauss", "_flood", "_mask", "_veil"):
         monkeypatch.setattr(mlwe, name, recorded(name, getattr(mlwe, name)))
     reply, share_k = mlwe.evaluate(params, message, B_k)
 
@@ -217,27 +246,30 @@ def test_every_message_against_big_integers(monkeypatch):
         u = sum(sign * column for sign, column in zip(x, a)) + e_1[k].astype(object)
         for m in range(3):
             u[m] = u[m] + integers(slow_inner(A_0[:, m].tolist(), w[k].tolist()))
-        v = sum(sign * column for sign, column in zip(x, b)) + flood[k] + step * r[k].astype(object)
+        v = sum(sign * column for sign, column in zip(x, b)) + flood[k]
         zero = [c for block in range(2) for c in slow_inner(p[block].tolist(), w[k].tolist())]
         v = v + integers(zero[:6])
 
-        def rounded(value):
-            return [(int(c) + (1 << 55) >> 56) % (1 << 24) for c in value]
+        def rounded(value, mask=(0,) * 12):
+            return [((int(c) + (1 << 47) >> 48) + int(m)) % (1 << 32) for c, m in zip(value, mask)]
 
         assert wire_integers(reply["a"][k]).tolist() == rounded(u.reshape(-1))
-        assert wire_integers(reply["b"][k]).tolist() == rounded(v)
-    # the shares
-    T = mlwe.open_share(params, mlwe.decrypt(secret, reply)).astype(int)
+        assert wire_integers(reply["b"][k]).tolist() == rounded(v, r[k])
+    # the shares: of 32 bits the top seven
+    T = mlwe.open_share(params, mlwe.decrypt(secret, reply, 3)).astype(int)
     R = mlwe.open_share(params, share_k).astype(int)
-    assert (R == (r.T - B_k.sum(axis=1)) % 16).all()
-    assert (T == (plain(B_j, B_k) - B_k.sum(axis=1) + r.T) % 16).all()
+    y = drawn["_veil"]
+    assert (R == (r - (B_k.sum(axis=1, dtype=np.int64)[:, None] << 28) >> 25).T % 128).all()
+    for k in range(3):
+        a_k, b_k = wire_integers(reply["a"][k]).reshape(3, 4), wire_integers(reply["b"][k])
+        inner = [c for block in range(2) for c in slow_inner(a_k.tolist(), s[block])][:6]
+        assert T[:, k].tolist() == [(int(v) - i + int(n) >> 25) % 128 for v, i, n in zip(b_k, inner, y[k])]
 
 
 # ---- exactness ----
 
 
 def test_sums_stay_below_2_to_53():
-    assert mlwe.COLUMNS << mlwe.LIMB <= 1 << 53
     assert Params(4096).dimension << mlwe.LIMB <= 1 << 53
     with pytest.raises(ValueError, match="at most 8192"):
         Params(4096, ring=512, rank=17)
@@ -259,7 +291,7 @@ def security():
 
 def residual(params, secret, reply):
     """v - <u, s> as client j computes it, (n_k, n_j), in units of 2^(80 - kept)."""
-    u, v = mlwe.from_bytes(reply["a"]).astype(float), mlwe.from_bytes(reply["b"])
+    u, v = mlwe.from_bytes(reply["a"]), mlwe.from_bytes(reply["b"])
     u = u.reshape(-1, params.rank, params.ring)
     inner = [mlwe.convolve(u, s[:, None])[:, 0] for s in secret.s]
     return (v - np.concatenate(inner, axis=1)[:, : secret.points]) % (1 << params.kept)
@@ -272,45 +304,48 @@ def error_after(params, secret, reply):
 
 
 def test_error_before_the_flood_is_as_derived(security):
-    """sum x_l e_l + w e_0 - e_1 s, measured on unrounded sums, against sigma sqrt(L + 4/3 dimension)."""
+    """sum x_l e_l + w e_0 - e_1 s, measured on unrounded sums, against sigma sqrt(L + dimension (2/3 + sigma^2))."""
     params = Params(200, ring=64, rank=7)
     B_j, B_k = random_bits(64, 200, 1), random_bits(60, 200, 2)
     secret, message, _, _ = fixed(params, B_j, B_k)
     sums = np.zeros((2, 60, params.dimension + 64), np.int64)
-    mlwe._add_columns(params, message, B_k, sums)
-    mlwe._add_zero(params, message, sums, stream("zero"))
+    mlwe._add_columns(params, [message], B_k, sums)
+    mlwe._add_zero(params, [message], sums, stream("zero"))
     u = [sums[limb, :, : params.dimension] for limb in (0, 1)]
     carry = u[1] + (u[0] >> 40) & mlwe.MASK, u[0] & mlwe.MASK
-    parts = [mlwe.convolve(x.reshape(60, 7, 64).astype(float), secret.s[0][:, None])[:, 0].astype(object) for x in carry]
+    parts = [mlwe.convolve(x.reshape(60, 7, 64), secret.s[0][:, None])[:, 0].astype(object) for x in carry]
     v = sums[0, :, params.dimension :].astype(object) + sums[1, :, params.dimension :].astype(object) * (1 << 40)
     wanted = ((1 - 2.0 * B_k) @ B_j.T).astype(int).astype(object) * (Q // params.t)
     error = centred(v - parts[1] - parts[0] * (1 << 40) - wanted).astype(float)
-    assert abs(error.mean()) < 5
-    assert error.std() == pytest.approx(security.error_sigma(params), rel=0.06)
+    assert abs(error.mean()) < 15
+    assert error.std() == pytest.approx(security.error_sigma(params), rel=0.1)
 
 
-def test_noise_after_flood_and_rounding_stays_inside_its_bound():
-    """Flood of 2^63 and the rounding of u, sqrt(2/3 dimension / 12) units, add in squares; the margin is 1024 units of 2^56."""
+def test_noise_after_flood_veil_and_rounding_stays_inside_its_bound(monkeypatch):
+    """Flood of 2^63 and the rounding of u, sqrt(sigma^2 dimension / 12) units, add in squares; the margin is 2^18 units of 2^48."""
+    drop(monkeypatch, "mask")
     params = Params(4096, ring=64, rank=7)
     secret, _, reply, _ = fixed(params, random_bits(64, 4096, 1), random_bits(60, 4096, 2))
     error = error_after(params, secret, reply)
-    assert error.std() == pytest.approx(math.hypot(128, math.sqrt((params.dimension * 2 / 3 + 1) / 12)), rel=0.03)
-    assert np.abs(error).max() < 384 + 50 < 1024
+    assert error.std() == pytest.approx(math.hypot(2**15, math.sqrt((params.dimension * 3.2**2 + 1) / 12)), rel=0.03)
+    assert np.abs(error).max() < 1.5 * 2**16 + 500
+    veil = mlwe._veil(stream("veil"), (400, 500)).reshape(-1)
+    assert stats.kstest(veil / mlwe.VEIL, "norm").pvalue > 1e-4 and np.abs(veil).max() < 8.7 * mlwe.VEIL
+    for L in (1, 1023, 4096, 8191, 8192, 32768):  # the worst flood and the worst veil at once, less what travels of the two shares
+        p = Params(L)
+        worst = 1.5 * 2.0 ** (p.flood_bits - 80 + p.kept) + 8.7 * mlwe.VEIL + 20 * math.sqrt(3584 * 3.2**2 / 12)
+        assert worst < (2 ** (mlwe.GUARD - 1) - 1) * 2.0 ** (p.kept - p.share_bits)
 
 
-def test_flood_distance_and_failure_by_hand(security):
+def test_flood_distance_by_hand(security):
     """Worked out in docs/mlwe-parameters.md."""
     params = Params(4096)
-    sigma_e = 3.2 * math.sqrt(4096 + 2 * 3584 * 2 / 3)
-    assert security.error_sigma(params) == pytest.approx(sigma_e) == pytest.approx(301.5, abs=0.1)
+    sigma_e = 3.2 * math.sqrt(4096 + 3584 * (2 / 3 + 3.2**2))
+    assert security.error_sigma(params) == pytest.approx(sigma_e) == pytest.approx(665.0, abs=0.1)
     # ||E|| sqrt(4.562) / (2 * 2^64)
     by_hand = math.log2(sigma_e * 500 * math.sqrt(4.5621) / 2) - 64
-    assert security.flood_distance(params, 500, 500) == pytest.approx(by_hand, abs=1e-3)
-    assert by_hand < -43.9
-    assert security.failure(params) == pytest.approx(1 - 2 * 639.5**2 / 3584 / math.log(2), abs=0.01)
-    assert security.failure(params) < -300
+    assert security.flood_distance(params, 500, 500) == pytest.approx(by_hand, abs=1e-3) == pytest.approx(-45.6, abs=0.06)
     for L in (1, 1024, 4096, 8192, 32768):
-        assert security.failure(Params(L)) < -300
         assert security.flood_distance(Params(L), 500, 500) < -42
 
 
@@ -363,27 +398,25 @@ SMALL = Params(12, ring=8, rank=2)
 
 
 def view_of_j():
-    """p-values of what the key holder sees of a partner whose points are all alike: T, and the error, against a simulator's.
-
-    The simulator knows only the sizes: T uniform, u uniform, v = <u, s> + (q/t) T + flood, rounded.
-    """
+    """p-values of what the key holder sees of a partner whose points are all alike: v, uniform; u, uniform; and with the server,
+    which tells it r, the error, against that of a simulator that knows only the sizes: flood, and the rounding of u and v."""
     B_j, B_k = random_bits(64, 12, 1), np.repeat(random_bits(1, 12, 2), 64, axis=0)
-    secret, _, reply, _ = fixed(SMALL, B_j, B_k)
+    masks, draw = [], mlwe._mask
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlwe, "_mask", lambda *told: masks.append(draw(*told)) or masks[-1])
+        secret, _, reply, _ = fixed(SMALL, B_j, B_k)
+    seen, step = residual(SMALL, secret, reply), 1 << 28
+    error = (seen - masks[0] + step // 2) % step - step // 2
     rng = np.random.default_rng(5)
-    u = rng.integers(0, 1 << 24, (64, 2, 8))
-    inner = np.concatenate([mlwe.convolve(u.astype(float), s[:, None])[:, 0] for s in secret.s], axis=1)
-    flood = (rng.random((3, 64, 64)).sum(axis=0) - 1.5) * 2.0**64
+    flood = (rng.random((3, 64, 64)).sum(axis=0) - 1.5) * 2.0**16
     rounding = rng.uniform(-0.5, 0.5, (64, 2, 8))  # of u, before <u, s> is taken
     noise = np.concatenate([np.einsum("kif,ifc->kc", rounding, negacyclic(s)) for s in secret.s], axis=1)
-    v = inner + (rng.integers(0, 16, (64, 64)) << 20) + np.rint(flood / 2.0**56 + noise).astype(int)
-    simulated = dict(a=mlwe.to_bytes(u.reshape(64, 16), 3), b=mlwe.to_bytes(v, 3))
-    T = mlwe.open_share(SMALL, mlwe.decrypt(secret, reply))
-    real_error, simulated_error = error_after(SMALL, secret, reply), error_after(SMALL, secret, simulated)
-    top = mlwe.from_bytes(reply["a"]).reshape(-1) >> 16
+    top = mlwe.from_bytes(reply["a"]).reshape(-1) >> 28
+    digits = [np.bincount((seen.reshape(-1) >> shift) & 15, minlength=16) for shift in range(0, 32, 4)]
     return dict(
-        mask=stats.chisquare(np.bincount(T.reshape(-1), minlength=16)).pvalue,
-        flood=stats.ks_2samp(real_error.reshape(-1), simulated_error.reshape(-1), method="asymp").pvalue,
-        zero=stats.chisquare(np.bincount(top >> 4, minlength=16)).pvalue,
+        mask=min(stats.chisquare(counts).pvalue for counts in digits),
+        flood=stats.ks_2samp(error.reshape(-1), np.rint(flood + noise).reshape(-1), method="asymp").pvalue,
+        zero=stats.chisquare(np.bincount(top, minlength=16)).pvalue,
     )
 
 
@@ -414,8 +447,8 @@ def recover_bits(message, reply):
     """The key holder's attack: which sum of the public a_l, with signs, has the u that came back? Needs no key at all."""
     candidates = (np.arange(1 << 12)[:, None] >> np.arange(12) & 1).astype(np.uint8)
     sums = np.zeros((2, 1 << 12, SMALL.dimension + message["bodies"].shape[1]), np.int64)
-    mlwe._add_columns(SMALL, message, candidates, sums)
-    guesses = mlwe._round(SMALL, sums)[:, : SMALL.dimension]
+    mlwe._add_columns(SMALL, [message], candidates, sums)
+    guesses = mlwe.to_bytes(mlwe._round(SMALL, sums)[:, : SMALL.dimension], 4)
     return [candidates[(guesses == u).all(axis=(1, 2))] for u in reply["a"]]
 
 
@@ -439,8 +472,8 @@ def test_without_the_flood_the_error_correlates_with_the_bits(monkeypatch):
         B_j, B_k = random_bits(8, 100, 1), random_bits(300, 100, 2)
         secret, message, _, _ = fixed(params, B_j, B_k)
         sums = np.zeros((2, 300, params.dimension + 8), np.int64)
-        mlwe._add_columns(params, message, B_k, sums)
-        mlwe._add_zero(params, message, sums, stream("zero"))
+        mlwe._add_columns(params, [message], B_k, sums)
+        mlwe._add_zero(params, [message], sums, stream("zero"))
         sums[:, :, params.dimension :] += mlwe._flood(params, stream("flood"), (300, 8))
         value = (sums[0].astype(object) + sums[1].astype(object) * (1 << 40)) % Q
         s = negacyclic(secret.s[0]).reshape(16, 8).astype(int).astype(object)
@@ -452,14 +485,14 @@ def test_without_the_flood_the_error_correlates_with_the_bits(monkeypatch):
 
     assert correlation() < 0.1
     drop(monkeypatch, "flood")
-    assert correlation() > 0.8
+    assert correlation() > 0.5
 
 
 def test_server_sees_uniform_shares():
     B_j, B_k = random_bits(64, 12, 1), np.zeros((64, 12), np.uint8)
     secret, _, reply, share_k = fixed(SMALL, B_j, B_k)
-    for share in (share_k, mlwe.decrypt(secret, reply)):
-        assert stats.chisquare(np.bincount(mlwe.open_share(SMALL, share).reshape(-1), minlength=16)).pvalue > 1e-4
+    for share in (share_k, mlwe.decrypt(secret, reply, 64)):
+        assert stats.chisquare(np.bincount(mlwe.open_share(SMALL, share).reshape(-1), minlength=128)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -467,7 +500,7 @@ def test_bodies_and_public_key_look_uniform(monkeypatch, keyed):
     """For rows that are all alike, every byte of what is sent is uniform; with a key of zero it would not be."""
     params = Params(64, ring=32, rank=7)
     if not keyed:
-        monkeypatch.setattr(mlwe, "ternary", lambda stream, shape: np.zeros(shape, np.int8))
+        monkeypatch.setattr(mlwe, "gauss", lambda stream, shape: np.zeros(shape, np.int8))
     _, message = mlwe._encrypt(params, np.ones((32, 64), np.uint8), b"seed".ljust(32), stream("encrypt"))
     for part in (message["bodies"], message["key"]):
         counts = [np.bincount(part[..., byte].reshape(-1) >> 4, minlength=16) for byte in range(10)]
@@ -482,7 +515,7 @@ def test_sizes_are_what_is_sent(n_j, n_k, L):
     params = Params(L, **TOY)
     secret, message = mlwe.encrypt(params, random_bits(n_j, L, 1))
     reply, R = mlwe.evaluate(params, message, random_bits(n_k, L, 2))
-    T = mlwe.decrypt(secret, reply)
+    T = mlwe.decrypt(secret, reply, n_k)
     sent = dict(
         up=len(message["seed"]) + message["bodies"].nbytes + message["key"].nbytes,
         back=reply["a"].nbytes + reply["b"].nbytes,
@@ -493,15 +526,16 @@ def test_sizes_are_what_is_sent(n_j, n_k, L):
 
 def test_sizes_of_the_papers_setting():
     sizes = mlwe.sizes(Params(4096), 500, 500)
-    assert sizes == dict(up=32 + 10 * (4096 * 500 + 3584), back=3 * 500 * (3584 + 500), server=2 * 406_250)
+    assert sizes == dict(up=32 + 10 * (4096 * 500 + 3584), back=4 * 500 * (3584 + 500), server=2 * 500_000)
 
 
 def test_shares_keep_every_value(monkeypatch):
     monkeypatch.setattr(mlwe, "VALUES", 40)
     for L in (1, 12, 900, 4096):
         params = Params(L, **TOY)
-        values = np.arange(params.t).repeat(3).reshape(3, -1)
-        assert (mlwe.open_share(params, mlwe._share(params, values)) == values).all()
+        values = np.arange(8 * params.t).repeat(3).reshape(3, -1)
+        share = mlwe._share(params, values << (params.kept - params.share_bits))
+        assert (mlwe.open_share(params, share) == values).all()
 
 
 def test_secret_survives_storage_and_does_not_show():
@@ -510,9 +544,9 @@ def test_secret_survives_storage_and_does_not_show():
     secret, message = mlwe.encrypt(params, B_j)
     reply, R = mlwe.evaluate(params, message, B_k)
     back = mlwe.Secret.from_bytes(params, secret.to_bytes())
-    assert (mlwe.combine(params, mlwe.decrypt(back, reply), R) == plain(B_j, B_k)).all()
+    assert (mlwe.combine(params, mlwe.decrypt(back, reply, 2), R) == plain(B_j, B_k)).all()
     assert repr(secret) == f"Secret(params={params!r}, points=11)"
-    for bad in (b"", secret.to_bytes()[:-1], bytes(4), secret.to_bytes()[:-1] + b"\x03"):
+    for bad in (b"", secret.to_bytes()[:-1], bytes(4), secret.to_bytes()[:-1] + b"\x3b"):
         with pytest.raises(Mistake, match="start the exchange again"):
             mlwe.Secret.from_bytes(params, bad)
 
@@ -558,11 +592,13 @@ def test_bad_messages_are_refused():
         without(reply, "a", reply["a"][:1]),
         without(reply, "b", reply["b"][:, :2]),
         without(reply, "a", reply["a"][:, :3]),
+        {name: part[:1] for name, part in reply.items()},
+        {name: np.concatenate([part, part]) for name, part in reply.items()},
         {name: part[:0] for name, part in reply.items()},
     ):
         with pytest.raises(Mistake):
-            mlwe.decrypt(secret, bad)
-    T = mlwe.decrypt(secret, reply)
+            mlwe.decrypt(secret, bad, 2)
+    T = mlwe.decrypt(secret, reply, 2)
     for bad in (
         {},
         without(T, "rows", 0),
@@ -575,7 +611,7 @@ def test_bad_messages_are_refused():
     with pytest.raises(Mistake, match="do not belong together"):
         mlwe.combine(params, without(without(T, "rows", 2), "columns", 3), share)
     with pytest.raises(Mistake, match="a distance of 15 between 9 bits"):
-        mlwe.combine(params, mlwe._share(params, np.full((2, 2), 15)), mlwe._share(params, np.zeros((2, 2), np.int64)))
+        mlwe.combine(params, mlwe._share(params, np.full((2, 2), 15 << 28)), mlwe._share(params, np.zeros((2, 2), np.int64)))
 
 
 # ---- hardness ----
@@ -590,14 +626,24 @@ def test_hardness_estimate_agrees_with_the_lattice_estimators_published_figures(
 
 
 def test_our_parameters_are_hard_enough(security):
-    """Harder than Kyber512 (NIST level 1) in core-SVP bits, and above 128 bits of gates, for both keys in use."""
+    """Harder than Kyber512 (NIST level 1) in core-SVP bits, and above 145 bits of gates, for both secrets in use; the key with what
+    2,000 rows of partners that collude with the server tell about it."""
     params = Params(4096)
     kyber = security.core_svp(security.primal(security.KNOWN["Kyber512"][0])[0])
-    for samples in (math.inf, params.dimension):
-        lwe = security.ours(params, samples)
+    for lwe in (security.key(params, 2000), security.zero(params)):
         beta, d = security.primal(lwe)
         assert security.core_svp(beta) > kyber and security.matzov(beta, d) > 145
         assert security.dual(lwe)[2] > kyber
+
+
+def test_the_hints_weigh_as_little_as_derived(security):
+    """The largest eigenvalue of the hints' Gram matrix, root by root, for 200 rows of random rounding errors: below the bound."""
+    params, rows = Params(4096), 200
+    rounding = np.random.default_rng(0).uniform(-0.5, 0.5, (rows, params.rank, params.ring))
+    spectrum = lattice._spectrum(rounding).transpose(2, 0, 1)
+    largest = np.linalg.norm(spectrum, 2, axis=(1, 2)).max() ** 2
+    assert 0.5 * security.hints(params, rows) < largest < security.hints(params, rows)
+    assert security.key(params, 2000).secret == pytest.approx(2.23, abs=0.01)
 
 
 # ---- full size ----

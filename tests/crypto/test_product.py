@@ -210,7 +210,7 @@ def test_a_party_cannot_tell_which_S_it_was_unless_the_encryption_of_zero_is_lef
 def errors_of(key: np.ndarray, sums: np.ndarray, ciphertext: int = 0) -> np.ndarray:
     """v − ⟨u, s⟩ mod 2^96 of a ciphertext that encrypts zeros, as signed numbers."""
     limbs = product._carried(sums[:, ciphertext])
-    inner = [product.convolve(limb[None, : product.RANK].astype(np.float64), key[:, None])[0, 0] for limb in limbs]
+    inner = [product.convolve(limb[None, : product.RANK], key[:, None])[0, 0] for limb in limbs]
     out = []
     for c in range(product.RING):
         value = sum((int(v[product.RANK, c]) - int(i[c])) << (product.LIMB * n) for n, (v, i) in enumerate(zip(limbs, inner)))

@@ -412,8 +412,8 @@ def test_a_dry_run_says_the_bytes_that_a_run_sends(secure, bits):
 
 
 def test_a_long_job_is_told_what_takes_less():
-    X = np.broadcast_to(np.zeros(4), (10000, 4))
-    parties = [Party(f"p{i}", X, ["a"] + [None] * 9999, []) for i in range(12)]
+    X = np.broadcast_to(np.zeros(4), (20000, 4))
+    parties = [Party(f"p{i}", X, ["a"] + [None] * 19999, []) for i in range(12)]
 
     def advice(secure, bits=4096, parties=parties, groups=1):
         method = labelling.make_method(LabelSettings(secure=secure, bits=bits, groups=groups, preset="paper"))

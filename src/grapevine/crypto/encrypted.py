@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,8 +12,9 @@ import numpy as np
 from grapevine.core import Client, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import Form
-from grapevine.crypto import mlwe, paillier, secure
+from grapevine.crypto import mlwe, paillier, secure, session
 from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
+from grapevine.crypto.stream import context
 
 
 class Encrypted(SecureHamming):
@@ -20,12 +22,12 @@ class Encrypted(SecureHamming):
 
     collusion = "what H and that client's own rows tell about the other's directions"
 
-    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
-        """(secret for the own memory, message for all partners), from unpacked bits."""
+    def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
+        """(secret for the own memory, message for all partners), from unpacked bits. `occasion` is public, and of this H alone."""
         raise NotImplementedError
 
-    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
-        """(answer for j, share for the server)."""
+    def compute(self, messages: dict[str, dict], bits: np.ndarray, occasion: bytes) -> tuple[dict[str, dict], dict[str, dict]]:
+        """(answer for j, share for the server), for every j."""
         raise NotImplementedError
 
     def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
@@ -39,7 +41,7 @@ class Encrypted(SecureHamming):
         plain = secure.keep_bits(client, bits, group, computed=False)
         if not self.encrypts(group, client.name):
             return {}
-        secret, message = self.encrypt(plain)
+        secret, message = self.encrypt(plain, _occasion(client, group.round))
         client.memory["hamming"] = secret
         return dict(cipher=secure.parcel(client, "ciphertext", message, round=group.round))
 
@@ -58,10 +60,9 @@ class Encrypted(SecureHamming):
         if own["computed"]:
             raise Mistake(f"{client.name} has computed its distances in round {own['round']}: start a new session")
         client.memory["bits"] = dict(own, computed=True)
-        answers, shares = {}, {}
-        for j, sent in ciphers.items():
-            answer, shares[j] = self.compute(secure.unpack(client, j, "ciphertext", sent, round=own["round"]), plain)
-            answers[j] = secure.parcel(client, "answer", answer, j, own["round"])
+        messages = {j: secure.unpack(client, j, "ciphertext", sent, round=own["round"]) for j, sent in ciphers.items()}
+        answers, shares = self.compute(messages, plain, _occasion(client, own["round"]))
+        answers = {j: secure.parcel(client, "answer", answer, j, own["round"]) for j, answer in answers.items()}
         return dict(answers=answers, shares=shares)
 
     @step(reveals=dict(shares=SHARE))
@@ -109,16 +110,19 @@ class Mlwe(Encrypted):
     name = "mlwe"
     first = "nothing: lattice ciphertexts of this party's hash bits"
 
-    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+    def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
         params = mlwe.Params.for_bits(bits.shape[1])
-        secret, message = mlwe.encrypt(params, bits)
+        secret, message = mlwe.encrypt(params, bits, hashlib.sha256(occasion).digest())
         return dict(secret=secret.to_bytes()), message
 
-    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
-        return mlwe.evaluate(mlwe.Params.for_bits(bits.shape[1]), message, bits)
+    def compute(self, messages: dict[str, dict], bits: np.ndarray, occasion: bytes) -> tuple[dict[str, dict], dict[str, dict]]:
+        for j, message in messages.items():
+            if message.get("seed") != hashlib.sha256(occasion).digest():
+                raise Mistake(f"the ciphertexts of {j} are for another agreement or round: start a new session")
+        return mlwe.evaluate_all(mlwe.Params.for_bits(bits.shape[1]), messages, bits)
 
     def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
-        return mlwe.decrypt(mlwe.Secret.from_bytes(mlwe.Params.for_bits(bits), secret["secret"]), answer)
+        return mlwe.decrypt(mlwe.Secret.from_bytes(mlwe.Params.for_bits(bits), secret["secret"]), answer, shape[1])
 
     def combine(self, from_j: dict, from_k: dict, shape: tuple[int, int], bits: int) -> np.ndarray:
         block = mlwe.combine(mlwe.Params.for_bits(bits), from_j, from_k)
@@ -126,7 +130,7 @@ class Mlwe(Encrypted):
 
     def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
         blocks = -(-n_j // 512)
-        return dict(once=1.7 * blocks * bits / 4096, pair=2.3 * n_k * bits * (3584 + n_j) / (500 * 4096 * 4084))
+        return dict(once=0.7 * blocks * bits / 4096, pair=n_k * (3584 + n_j) * (0.8 * bits / 4096 + 0.25) / (500 * 4084))
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
         sizes = mlwe.sizes(mlwe.Params.for_bits(bits), n_j, n_k)
@@ -141,12 +145,13 @@ class Paillier(Encrypted):
     first = "nothing: Paillier ciphertexts of this party's hash bits"
     key_bits: int = param(3072, "", "size of the Paillier modulus; 2048 is the least")
 
-    def encrypt(self, bits: np.ndarray) -> tuple[dict, dict]:
+    def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
         key = paillier.make_key(self.key_bits)
         return key.to_dict(), paillier.encrypt_columns(key, bits)
 
-    def compute(self, message: dict, bits: np.ndarray) -> tuple[dict, dict]:
-        return paillier.answer(message, bits)
+    def compute(self, messages: dict[str, dict], bits: np.ndarray, occasion: bytes) -> tuple[dict[str, dict], dict[str, dict]]:
+        made = {j: paillier.answer(message, bits) for j, message in messages.items()}
+        return {j: answer for j, (answer, _) in made.items()}, {j: share for j, (_, share) in made.items()}
 
     def decrypt(self, secret: dict, answer: dict, shape: tuple[int, int], bits: int) -> dict:
         return paillier.open_answer(paillier.SecretKey.from_dict(secret), answer, shape[0], bits, shape[1])
@@ -163,6 +168,12 @@ class Paillier(Encrypted):
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
         cost = paillier.cost(n_j, n_k, bits, self.key_bits)
         return dict(once=cost["columns"], pair=cost["masked"], server=cost["server"])
+
+
+def _occasion(client: Client, round: int) -> bytes:
+    """This agreement and round, which everybody knows and nobody chose."""
+    agreed = session.agreement(client)
+    return context("encrypted hamming", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, round=round)
 
 
 def _shaped(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The inner loops of `bits` and `ot`, compiled by numba at first use and cached on disk. A module of its own, because numba takes
+"""The inner loops of `bits`, `mlwe` and `ot`, compiled by numba at first use and cached on disk. A module of its own, because numba takes
 half a second to load.
 
 Numbers of `ot` are bit-sliced: plane b holds bit b of 64 rows in one word, so that additions are a ripple of and/xor over words.
@@ -133,3 +133,46 @@ def receive(pads: np.ndarray, choices: np.ndarray, first: int, L: int, sums: np.
                 half = plus ^ t
                 sums[point, bit, w] = half ^ carry_wire[w]
                 carry_wire[w] = (plus & t) | (half & carry_wire[w])
+
+
+GROUP, TABLES, TILE = 5, 8, 256  # columns to a table, tables at a time, values at a time: they stay in the processor's cache
+
+
+def negatives(bits: np.ndarray) -> np.ndarray:
+    """For `add_signed`: which columns of each group are ones, (groups, points); whole groups of tables, the last ones empty."""
+    points, columns = bits.shape
+    groups = -(-columns // (GROUP * TABLES)) * TABLES
+    padded = np.zeros((points, groups * GROUP), np.uint8)
+    padded[:, :columns] = bits
+    weights = (1 << np.arange(GROUP)).astype(np.uint8)
+    return np.ascontiguousarray((padded.reshape(points, groups, GROUP) @ weights).T)
+
+
+@njit(nogil=True, cache=True)
+def add_signed(words: np.ndarray, index: np.ndarray, sums: np.ndarray, place: int) -> None:
+    """sums[point, place:] += the columns words[l], less twice those in `index`: all 32 sums of five columns are made
+    once, and a point adds one of them where a product would add five."""
+    columns, values = words.shape
+    table = np.empty((TABLES, 1 << GROUP, TILE), np.int64)
+    for at in range(0, values, TILE):
+        width = min(TILE, values - at)
+        for first in range(0, len(index), TABLES):
+            for g in range(TABLES):
+                start = (first + g) * GROUP
+                count = max(0, min(GROUP, columns - start))
+                table[g, 0, :width] = 0
+                for i in range(count):
+                    for c in range(width):
+                        table[g, 0, c] += words[start + i, at + c]
+                for i in range(count):
+                    for entry in range(1 << i):
+                        for c in range(width):
+                            table[g, (1 << i) + entry, c] = table[g, entry, c] - 2 * words[start + i, at + c]
+            for point in range(len(sums)):
+                out = sums[point, place + at : place + at + width]
+                a, b = table[0, index[first, point]], table[1, index[first + 1, point]]
+                d, e = table[2, index[first + 2, point]], table[3, index[first + 3, point]]
+                f, q = table[4, index[first + 4, point]], table[5, index[first + 5, point]]
+                h, k = table[6, index[first + 6, point]], table[7, index[first + 7, point]]
+                for c in range(width):
+                    out[c] += a[c] + b[c] + d[c] + e[c] + f[c] + q[c] + h[c] + k[c]

@@ -128,7 +128,7 @@ def encrypt(public: bytes, whose: str, s: np.ndarray, Y: np.ndarray, stream: Str
 def decrypt(s: np.ndarray, u: np.ndarray, v: np.ndarray, rows: int, columns: int, most: int = 1) -> np.ndarray:
     """A party's own rows of Z: int64 (rows, columns)."""
     scale = Scale(most)
-    inner = convolve(from_bytes(u).astype(np.float64), s[:, None])[:, 0]
+    inner = convolve(from_bytes(u), s[:, None])[:, 0]
     step = scale.kept - scale.t_bits
     values = from_bytes(v) - inner + (1 << (step - 1)) >> step & ((1 << scale.t_bits) - 1)
     per = rows_per_ciphertext(columns)
@@ -165,7 +165,7 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
     for limb in range(LIMBS):
         a = np.concatenate([_expand(public, f"rows of {name}", limb, len(body)) for name, body in bodies.items()])
         b = np.concatenate([from_wire(body)[limb] for body in bodies.values()])
-        both = np.concatenate([a, b[:, None]], 1).reshape(len(b), -1)
+        both = np.concatenate([a, b[:, None]], 1, dtype=np.float64).reshape(len(b), -1)
         for k in range(per):
             part = (rows[:, k] @ both).astype(np.int64).reshape(count, RANK + 1, RING)
             sums[limb] += _shift(part, columns * k)
@@ -176,10 +176,10 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
 
 def _add_zero(public: bytes, key: np.ndarray, sums: np.ndarray, stream: Stream) -> None:
     """An encryption of zero under p. Without it u is a public function of S, and j, who knows the a_l, solves for it."""
-    w = ternary(stream, (sums.shape[1], RANK, RING)).astype(np.float64)
-    p = from_wire(key)
-    for limb in range(LIMBS):
-        sums[limb] += convolve(w, np.concatenate([_expand(public, "key", limb, RANK), p[limb][:, None]], 1))
+    w, p = ternary(stream, (sums.shape[1], RANK, RING)), from_wire(key)
+    factors = [part for limb in range(LIMBS) for part in (_expand(public, "key", limb, RANK), p[limb][:, None])]
+    zero = convolve(w, np.concatenate(factors, 1))
+    sums += np.moveaxis(zero.reshape(len(w), LIMBS, RANK + 1, RING), 1, 0)
     sums[0, :, :RANK] += gauss(stream, sums[0, :, :RANK].shape)
 
 
@@ -210,9 +210,8 @@ def _rounded(sums: np.ndarray, kept: int) -> np.ndarray:
 
 
 def _expand(public: bytes, label: str, limb: int, count: int) -> np.ndarray:
-    """One limb of public uniform values out of the seed: float64 (count, RANK, RING)."""
-    words = Stream(public, context(f"product {label}", limb=limb)).array((count, RANK, RING), "uint32")
-    return words.astype(np.float64)
+    """One limb of public uniform values out of the seed: int64 (count, RANK, RING)."""
+    return Stream(public, context(f"product {label}", limb=limb)).array((count, RANK, RING), "uint32").astype(np.int64)
 
 
 def _carried(limbs: np.ndarray) -> np.ndarray:
@@ -230,8 +229,8 @@ def to_wire(limbs: np.ndarray) -> np.ndarray:
 
 
 def from_wire(data: np.ndarray) -> np.ndarray:
-    """Limbs first, float64."""
-    return np.moveaxis(np.ascontiguousarray(data).view("<u4"), -1, 0).astype(np.float64)
+    """Limbs first, int64."""
+    return np.moveaxis(np.ascontiguousarray(data).view("<u4"), -1, 0).astype(np.int64)
 
 
 def sizes(labelled: int, rows: int, columns: int, most: int = 1) -> dict[str, int]:

@@ -1,0 +1,120 @@
+"""Active parties against the encrypted distances: a key holder that encrypts something else than bits, an evaluator that works with
+the server. Every attack is run twice: against the protocol with one protection taken out, where it must succeed, and as it is."""
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from grapevine.core.errors import Mistake
+from grapevine.crypto import mlwe
+from grapevine.crypto.mlwe import Params
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with threadpool_limits(1):
+        yield
+
+
+def random_bits(n, L, seed=0):
+    return np.random.default_rng(seed).integers(0, 2, (n, L), dtype=np.uint8)
+
+
+# ---------------------------------------------------------------- mlwe: the key holder alone
+
+WIDE = Params(64, ring=64, rank=2)
+
+
+def residual(params, secret, reply):
+    """v − ⟨u, s⟩ modulo 2^kept, (n_k, n_j): all that the key holder gets."""
+    u = mlwe.from_bytes(reply["a"]).reshape(-1, params.rank, params.ring)
+    inner = mlwe.convolve(u, secret.s[0][:, None])[:, 0, : secret.points]
+    return (mlwe.from_bytes(reply["b"]) - inner) % (1 << params.kept)
+
+
+def forged(params):
+    """Ciphertexts whose row l holds q/4t at column l and nothing elsewhere: no bits, but what lies between them. The sum that comes
+    back at row l is then ± q/4t, with the sign of the other's bit l."""
+    secret, message = mlwe.encrypt(params, np.zeros((64, 64), np.uint8))
+    for l in range(64):
+        value = int.from_bytes(message["bodies"][l, l].tobytes(), "little") + (1 << (mlwe.LOG_Q - params.log_t - 2))
+        message["bodies"][l, l] = np.frombuffer((value % (1 << mlwe.LOG_Q)).to_bytes(10, "little"), np.uint8)
+    return secret, message
+
+
+@pytest.mark.parametrize("weakened", [True, False])
+def test_a_key_holder_that_encrypts_no_bits_reads_nothing_unless_the_mask_has_gaps(monkeypatch, weakened):
+    """With a mask of multiples of q/t, what lies between these and the flood is read: every bit. With one over all bits, none."""
+    if weakened:
+
+        def gaps(params, stream, shape):
+            return (stream.array(shape) >> np.uint64(64 - params.log_t)).astype(np.int64) << (params.kept - params.log_t)
+
+        monkeypatch.setattr(mlwe, "_mask", gaps)
+    secret, message = forged(WIDE)
+    B_k = random_bits(30, 64, 5)
+    reply, _ = mlwe.evaluate(WIDE, message, B_k)
+    step = 1 << (WIDE.kept - WIDE.log_t)
+    found = residual(WIDE, secret, reply) % step > step // 2  # −q/4t is 3q/4t: a bit of one
+    right = (found == B_k).mean()
+    assert right == 1 if weakened else abs(right - 0.5) < 0.06  # 1920 bits: five standard deviations
+
+
+# ---------------------------------------------------------------- mlwe: the evaluator together with the server
+
+SMALL = Params(31, ring=32, rank=2)
+
+
+def rows_of_s(rounding):
+    """What rounding took off u, as rows of a matrix over the 64 unknowns of s: one row for each coefficient of each point."""
+    points, rank, ring = rounding.shape
+    c, e = np.meshgrid(np.arange(ring), np.arange(ring), indexing="ij")
+    sign = np.where(c >= e, 1.0, -1.0)
+    return (rounding[:, :, (c - e) % ring] * sign).transpose(0, 2, 1, 3).reshape(points * ring, rank * ring)
+
+
+@pytest.mark.parametrize("weakened", [True, False])
+def test_an_evaluator_with_the_server_does_not_find_the_key_at_the_edge_of_rounding(monkeypatch, weakened):
+    """k takes mask and flood as nought: T is then at the edge between two values, and which of them the server gets is the sign of
+    ⟨d, s⟩, with d known to k. Signs of 6400 products give s, unless j's veil covers them."""
+    if weakened:
+        monkeypatch.setattr(mlwe, "_veil", lambda stream, shape: np.zeros(shape, np.int64))
+    exact, round_ = [], mlwe._round
+    monkeypatch.setattr(mlwe, "_round", lambda params, sums: exact.append(sums.copy()) or round_(params, sums))
+    monkeypatch.setattr(mlwe, "_mask", lambda params, stream, shape: np.zeros(shape, np.int64))
+    monkeypatch.setattr(mlwe, "_flood", lambda params, stream, shape: np.zeros((2, *shape), np.int64))
+    secret, message = mlwe.encrypt(SMALL, random_bits(32, 31, 1))
+    reply, _ = mlwe.evaluate(SMALL, message, random_bits(200, 31, 2))
+    T = mlwe.open_share(SMALL, mlwe.decrypt(secret, reply, 200)).T  # to the server
+    low, high = exact[0][:, :, : SMALL.dimension]
+    high = (high + (low >> mlwe.LIMB)) % (1 << 8)  # u modulo 2^48, in units of 2^48
+    rounding = ((high * 2.0**40 + low % (1 << 40)) / 2.0**48 + 0.5) % 1 - 0.5
+    sign = np.where(T % 8 < 4, 1.0, -1.0).reshape(-1)
+    guess = np.linalg.lstsq(rows_of_s(rounding.reshape(200, 2, 32)), sign, rcond=None)[0]
+    alike = np.corrcoef(guess, secret.s[0].reshape(-1))[0, 1]
+    assert alike > 0.95 if weakened else abs(alike) < 0.6
+
+
+def test_answers_of_odd_shape_are_refused():
+    """One row more than the partner has is one more linear function of the key for the server."""
+    secret, message = mlwe.encrypt(SMALL, random_bits(5, 31, 1))
+    reply, _ = mlwe.evaluate(SMALL, message, random_bits(2, 31, 2))
+    for due in (1, 3):
+        with pytest.raises(Mistake, match="the reply should be"):
+            mlwe.decrypt(secret, reply, due)
+    wide = dict(a=reply["a"], b=np.concatenate([reply["b"]] * 2, axis=1))
+    with pytest.raises(Mistake, match="the reply should be"):
+        mlwe.decrypt(secret, wide, 2)
+
+
+def test_a_made_up_answer_and_the_server_find_the_key():
+    """By design, and said in the threat model: who makes up u chooses which linear function of s the server gets. A row for every
+    ring element of the key is enough."""
+    secret, _ = mlwe.encrypt(SMALL, random_bits(32, 31, 1))
+    a = np.zeros((2, 2, 32), np.int64)
+    a[0, 0, 0] = a[1, 1, 0] = 1 << 26
+    reply = dict(a=mlwe.to_bytes(a.reshape(2, 64), 4).copy(), b=np.zeros((2, 32, 4), np.uint8))
+    T = mlwe.open_share(SMALL, mlwe.decrypt(secret, reply, 2)).T.astype(np.int64)
+    step = 1 << (SMALL.kept - SMALL.share_bits)
+    found = -np.rint(((T * step + step // 2 + 2**31) % 2**32 - 2**31) / 2.0**26)
+    assert (found == secret.s[0]).all()
