@@ -116,22 +116,22 @@ def flood_distance(params: mlwe.Params, points_j: int, points_k: int) -> float:
 
 
 def margin(params: mlwe.Params) -> float:
-    """What the worst flood and the worst veil together take of the noise that still decodes: never wrong below 1. The rounding of u
-    adds sqrt(sigma^2 dimension / 12) = 55 units, a thousandth."""
+    """What the worst flood and the worst veil together take of the noise that still decodes: never wrong below 1. The rounding of
+    u adds sqrt(sigma^2 dimension / 12) = 55 units, a thousandth."""
     unit = mlwe.LOG_Q - params.kept
     noise = 1.5 * 2.0 ** (params.flood_bits - unit) + 8.7 * mlwe.VEIL
     return noise / ((2 ** (mlwe.GUARD - 1) - 1) * 2.0 ** (params.kept - params.share_bits))
 
 
 def hints(params: mlwe.Params, rows: int) -> float:
-    """A bound on the largest eigenvalue of the Gram matrix of <d, s>, for so many rows of partners: at each root of x^ring + 1 a sum
-    of `rows` outer products of vectors with entries of mean square ring / 12; twice that covers the spread of eigenvalues."""
+    """A bound on the largest eigenvalue of the Gram matrix of <d, s>, for so many rows of partners: at each root of x^ring + 1 a
+    sum of `rows` outer products of vectors with entries of mean square ring / 12; twice that covers the spread of eigenvalues."""
     return 2 * rows * params.ring / 12
 
 
 def key(params: mlwe.Params, rows: int = 0) -> LWE:
-    """j's key, where the server and partners with so many rows collude: (s, e) given <d, s> + y is still Gaussian, at least as wide
-    as two of this standard deviation together (docs/mlwe-parameters.md)."""
+    """j's key, where the server and partners with so many rows collude: (s, e) given <d, s> + y is still Gaussian, at least as
+    wide as two of this standard deviation together (docs/mlwe-parameters.md)."""
     sigma = SIGMA if not rows else SIGMA / math.sqrt(2 * (1 + hints(params, rows) * SIGMA**2 / mlwe.VEIL**2))
     return LWE(params.dimension, mlwe.LOG_Q, sigma, sigma)
 
@@ -184,7 +184,8 @@ def main() -> None:
     print(f"\nmodule-LWE, n = {params.ring} x {params.rank}, q = 2^{mlwe.LOG_Q}, errors of sigma = {SIGMA}")
     show_attacks("k's encryption of zero (ternary secret)", zero(params))
     for rows in (0, 2000, 20000):
-        show_attacks(f"j's key, {rows} rows of partners collude with the server: sigma {key(params, rows).secret:.2f}", key(params, rows))
+        lwe = key(params, rows)
+        show_attacks(f"j's key, {rows} rows of partners collude with the server: sigma {lwe.secret:.2f}", lwe)
     beta, d = primal(HE_STANDARD)
     print(f"  for comparison, n = 4096, log2 q = 109: beta {beta}: core-SVP {core_svp(beta):.1f}, MATZOV {matzov(beta, d):.1f}")
 

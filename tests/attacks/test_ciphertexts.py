@@ -1,5 +1,5 @@
-"""Active parties against the encrypted distances: a key holder that encrypts something else than bits, an evaluator that works with
-the server. Every attack is run twice: against the protocol with one protection taken out, where it must succeed, and as it is."""
+"""Active parties against the encrypted distances: a key holder that encrypts something else than bits, an evaluator that works
+with the server. Every attack is run twice: against the protocol with one protection taken out, where it must succeed, and as it is."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def residual(params, secret, reply):
 
 
 def forged(params):
-    """Ciphertexts whose row l holds q/4t at column l and nothing elsewhere: no bits, but what lies between them. The sum that comes
-    back at row l is then ± q/4t, with the sign of the other's bit l."""
+    """Ciphertexts whose row l holds q/4t at column l and nothing elsewhere: no bits, but what lies between them. The sum that
+    comes back at row l is then ± q/4t, with the sign of the other's bit l."""
     secret, message = mlwe.encrypt(params, np.zeros((64, 64), np.uint8))
     for l in range(64):
         value = int.from_bytes(message["bodies"][l, l].tobytes(), "little") + (1 << (mlwe.LOG_Q - params.log_t - 2))
@@ -75,8 +75,8 @@ def rows_of_s(rounding):
 
 @pytest.mark.parametrize("weakened", [True, False])
 def test_an_evaluator_with_the_server_does_not_find_the_key_at_the_edge_of_rounding(monkeypatch, weakened):
-    """k takes mask and flood as nought: T is then at the edge between two values, and which of them the server gets is the sign of
-    ⟨d, s⟩, with d known to k. Signs of 6400 products give s, unless j's veil covers them."""
+    """k takes mask and flood as nought: T is then at the edge between two values, and which of them the server gets is the sign
+    of ⟨d, s⟩, with d known to k. Signs of 6400 products give s, unless j's veil covers them."""
     if weakened:
         monkeypatch.setattr(mlwe, "_veil", lambda stream, shape: np.zeros(shape, np.int64))
     exact, round_ = [], mlwe._round

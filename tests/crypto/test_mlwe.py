@@ -149,8 +149,8 @@ def test_scalar_case_by_hand(monkeypatch):
 
     L = 3, t = 4, B_j = 101, b' = 110, h = 2. Secret s = 1, a = (10, 20, 30), so b_l = a_l + (q/4) (1, 0, 1).
     x = (-1, -1, 1): u = -10 - 20 + 30 = 0 and v = 0 + (q/4)(-1 + 0 + 1) = 0. With w = 1, A_0 = 7 (so p = 7): u = v = 7, which the
-    rounding to 32 bits takes off. With r = 3 (2^30) + 5, in units of 2^48: v = r, T = r, R = r - 2 (2^30). Of 32 bits the top five
-    travel: T = 24, R = 8, and h = round(16 / 8) = 2.
+    rounding to 32 bits takes off. With r = 3 (2^30) + 5, in units of 2^48: v = r, T = r, R = r - 2 (2^30). Of 32 bits the top
+    five travel: T = 24, R = 8, and h = round(16 / 8) = 2.
     """
     params = Params(3, ring=1, rank=1)
     public = {"columns": [10, 20, 30], "key": [7]}
@@ -322,7 +322,7 @@ def test_error_before_the_flood_is_as_derived(security):
 
 
 def test_noise_after_flood_veil_and_rounding_stays_inside_its_bound(monkeypatch):
-    """Flood of 2^63 and the rounding of u, sqrt(sigma^2 dimension / 12) units, add in squares; the margin is 2^18 units of 2^48."""
+    """Flood of 2^63 and the rounding of u, sqrt(sigma^2 dimension / 12) units, add in squares; the margin is 2^18 units."""
     drop(monkeypatch, "mask")
     params = Params(4096, ring=64, rank=7)
     secret, _, reply, _ = fixed(params, random_bits(64, 4096, 1), random_bits(60, 4096, 2))
@@ -331,7 +331,7 @@ def test_noise_after_flood_veil_and_rounding_stays_inside_its_bound(monkeypatch)
     assert np.abs(error).max() < 1.5 * 2**16 + 500
     veil = mlwe._veil(stream("veil"), (400, 500)).reshape(-1)
     assert stats.kstest(veil / mlwe.VEIL, "norm").pvalue > 1e-4 and np.abs(veil).max() < 8.7 * mlwe.VEIL
-    for L in (1, 1023, 4096, 8191, 8192, 32768):  # the worst flood and the worst veil at once, less what travels of the two shares
+    for L in (1, 1023, 4096, 8191, 8192, 32768):  # the worst flood and the worst veil at once, and both shares cut
         p = Params(L)
         worst = 1.5 * 2.0 ** (p.flood_bits - 80 + p.kept) + 8.7 * mlwe.VEIL + 20 * math.sqrt(3584 * 3.2**2 / 12)
         assert worst < (2 ** (mlwe.GUARD - 1) - 1) * 2.0 ** (p.kept - p.share_bits)
@@ -626,8 +626,8 @@ def test_hardness_estimate_agrees_with_the_lattice_estimators_published_figures(
 
 
 def test_our_parameters_are_hard_enough(security):
-    """Harder than Kyber512 (NIST level 1) in core-SVP bits, and above 145 bits of gates, for both secrets in use; the key with what
-    2,000 rows of partners that collude with the server tell about it."""
+    """Harder than Kyber512 (NIST level 1) in core-SVP bits, and above 145 bits of gates, for both secrets in use; the key with
+    what 2,000 rows of partners that collude with the server tell about it."""
     params = Params(4096)
     kyber = security.core_svp(security.primal(security.KNOWN["Kyber512"][0])[0])
     for lwe in (security.key(params, 2000), security.zero(params)):

@@ -23,7 +23,7 @@ class Encrypted(SecureHamming):
     collusion = "what H and that client's own rows tell about the other's directions"
 
     def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
-        """(secret for the own memory, message for all partners), from unpacked bits. `occasion` is public, and of this H alone."""
+        """(secret for the own memory, message for all partners), from unpacked bits. `occasion` is public, of this H alone."""
         raise NotImplementedError
 
     def compute(self, messages: dict[str, dict], bits: np.ndarray, occasion: bytes) -> tuple[dict[str, dict], dict[str, dict]]:

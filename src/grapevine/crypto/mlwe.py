@@ -18,8 +18,8 @@ This is the paper's PHE protocol (XCLP, section 3.2) with module-LWE in the plac
     T = v - <u, s> + y   ------------------------------------------------------------>   h = round((T - R) t / q)
     (decrypt; y Gaussian)                                                                (combine)
 
-The identity is h(b, b') = |b'| + sum_l (1 - 2 b'_l) b_l, so that T - R = (q/t) h + noise. h lies in 0..L, and t is the least power
-of two above L: h = 0 and h = L stay apart. Of T and R the top log2(t) + 3 bits travel.
+The identity is h(b, b') = |b'| + sum_l (1 - 2 b'_l) b_l, so that T - R = (q/t) h + noise. h lies in 0..L, and t is the least
+power of two above L: h = 0 and h = L stay apart. Of T and R the top log2(t) + 3 bits travel.
 
 Parameters (derived in docs/mlwe-parameters.md, hardness computed by benchmarks/mlwe_security.py): ring Z_q[x]/(x^512 + 1),
 rank 7, q = 2^80, discrete Gaussian secrets s and errors of standard deviation 3.2, ternary w. Bits of up to 512 rows are the
@@ -29,8 +29,8 @@ is exact (`lattice`).
 What each side learns:
 - client k: nothing of B_j but its size. Assumption: module-LWE with these parameters; the a_l and A_0 are AES-CTR output of a
   seed that depends on everybody's keys.
-- client j: nothing of B_k but its size, **even if its ciphertexts are not what they should be**: v is uniform because of r, whatever
-  j sent, and u depends on the seed alone and is hidden by the encryption of zero (module-LWE with k's secret w).
+- client j: nothing of B_k but its size, **even if its ciphertexts are not what they should be**: v is uniform because of r,
+  whatever j sent, and u depends on the seed alone and is hidden by the encryption of zero (module-LWE with k's secret w).
 - the server: H and nothing else. R is uniform and T = (q/t) H + R + noise, where y hides what the noise tells about s.
 Collusion, of parties that follow the protocol: server and j together know r, and see the error sum_l x_l e_l + ...; the flood
 hides it (statistical distance 2^-45.6 for 500 x 500 rows of 4096 bits). Server and k together know u and r, and see <d, s> + y
