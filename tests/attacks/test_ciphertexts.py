@@ -1,5 +1,6 @@
 """Active parties against the encrypted distances: a key holder that encrypts something else than bits, an evaluator that works
-with the server. Every attack is run twice: against the protocol with one protection taken out, where it must succeed, and as it is."""
+with the server. Every attack is run twice: against the protocol with one protection taken out, where it must succeed, and as it
+is."""
 
 import numpy as np
 import pytest

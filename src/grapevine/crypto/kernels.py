@@ -1,5 +1,5 @@
-"""The inner loops of `bits`, `mlwe` and `ot`, compiled by numba at first use and cached on disk. A module of its own, because numba
-takes half a second to load.
+"""The inner loops of `bits`, `mlwe` and `ot`, compiled by numba at first use and cached on disk. A module of its own, because
+numba takes half a second to load.
 
 Numbers of `ot` are bit-sliced: plane b holds bit b of 64 rows in one word, so that additions are a ripple of and/xor over words.
 Bit 0 of a word is its lowest, words are little-endian.

@@ -1,8 +1,8 @@
 """The lattice under `mlwe` and `product`: small random values, and exact arithmetic in Z_q[x]/(x^n + 1), q a power of two.
 
-Values are limbs of at most 40 bits. A sum of many values with signs is one of 64-bit integers (`kernels.add_signed`). A product of
-ring elements goes by the fast Fourier transform, on halves of limbs: short enough that the error of the transform is far below one
-half, so that rounding makes it exact.
+Values are limbs of at most 40 bits. A sum of many values with signs is one of 64-bit integers (`kernels.add_signed`). A
+product of ring elements goes by the fast Fourier transform, on halves of limbs: short enough that the error of the transform is
+far below one half, so that rounding makes it exact.
 """
 
 from __future__ import annotations
