@@ -12,6 +12,7 @@ from grapevine.cli.compare import compare, leaderboard
 from grapevine.cli.data import data, methods
 from grapevine.cli.label import demo, label
 from grapevine.cli.parties import doctor, host, join
+from grapevine.cli.privacy import privacy
 from grapevine.cli.report import completion, report
 from grapevine.cli.train import predict, train
 from grapevine.core.errors import Mistake
@@ -57,5 +58,6 @@ def main(debug: bool) -> None:
     """
 
 
-for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, completion):
+for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, privacy,
+                completion):  # fmt: skip
     main.add_command(command)

@@ -100,6 +100,17 @@ class Ledger:
         with self._appending():
             return [dict(line) for line in self._lines]
 
+    def save(self, folder: str | Path) -> None:
+        """What was kept in memory, as the files of a ledger in an empty place."""
+        place = Path(folder)
+        with self._lock, open(os.open(place / "privacy.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as key:
+            key.write(self._key)
+            text = "".join(json.dumps(line) + "\n" for line in self._lines)
+            with open(
+                os.open(place / "privacy.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+            ) as file:
+                file.write(text)
+
     def _problem(self, job: str, rows: str, names: list[str]) -> str | None:
         """What counts is each job's last set, since within a job sets only shrink; and nothing from before a permission."""
         seen = set()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grapevine.core import Client, Id, Method, ModelSource, Server
+from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.jobs.disclosure import logger
@@ -20,13 +21,15 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Ran:
-    """What an exchange leaves: the server's state, every party with its memory, what passed, and what left each party."""
+    """What an exchange leaves: the server's state, every party with its memory, what passed, what left each party, and
+    every party's ledger of what went into sums."""
 
     state: dict[str, Any]
     clients: dict[str, Client]
     messages: list[dict]
     disclosure: dict[str, list[dict]]
     began: float
+    ledgers: dict[str, Ledger]
 
     @property
     def seconds(self) -> float:
@@ -53,6 +56,8 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
     disclosure: dict[str, list[dict]] = {party.name: [] for party in parties}
     simulation = Simulation(method, data, host.models, seed, workers=workers)
     simulation.log, simulation.progress = logger(disclosure, method), progress
+    ledgers = {party.name: Ledger() for party in parties}
+    simulation.prepare = lambda client: setattr(client, "ledger", ledgers[str(client.id)])
     server = Server(method, list(data), simulation, host.models, host.classes, seed, data=host.rows)
     tell = progress if progress and host.rows else lambda step, done, of: None
     try:
@@ -65,4 +70,4 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
         simulation.close()
     clients = {name: Client(name, data[name], Memory(simulation.store, simulation.manifests.get(name)), None, seed)
                for name in disclosure}  # fmt: skip
-    return Ran(state, clients, server.account.drain(), disclosure, began)
+    return Ran(state, clients, server.account.drain(), disclosure, began, ledgers)

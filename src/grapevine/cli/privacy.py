@@ -1,0 +1,37 @@
+"""`grapevine privacy`: a folder's ledgers in plain words."""
+
+from __future__ import annotations
+
+import click
+
+from grapevine.cli.flags import json_flag
+
+SHOWN = 10  # parties in full; of more, a table
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option("--delta", type=float, metavar="DELTA", help="At which ε is counted [that of the run, or 1e-6].")
+@json_flag
+def privacy(folder: str, delta: float | None, as_json: bool) -> None:
+    """What was released from rows so far, its (ε, δ), and what no ε covers: for the folder of a run, a job or a party.
+
+    \b
+    grapevine privacy runs/private
+    grapevine privacy labels --delta 1e-5
+    """
+    from grapevine.cli.terminal import say, show_grid, show_table
+    from grapevine.jobs import privacy as job
+
+    found = job.read(folder, delta)
+    if as_json:
+        click.echo(job.as_json(found))
+        return
+    if len(found) > SHOWN:
+        rows = [[p.name, sum(line.times for line in p.releases), *(job.cost(p, unit) for unit in job.UNITS)] for p in found]
+        show_grid("Privacy spent", ["party", "releases", *(f"ε per {unit}" for unit in job.UNITS)], rows, "parties")
+    for party in found if len(found) <= SHOWN else ():
+        if party.releases:
+            show_table(f"Releases of {party.name}", [job.shown(line) for line in party.releases])
+        say(*job.sentences(party))
+    say(*job.outside(found))
