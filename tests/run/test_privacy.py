@@ -8,6 +8,7 @@ import grapevine as gv
 from grapevine import methods
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
+from grapevine.jobs import privacy
 
 pytest.importorskip("opacus")
 pytest.importorskip("dp_accounting")
@@ -18,18 +19,18 @@ def test_a_run_says_what_each_client_spent_and_its_ledger_agrees(tmp_path, caplo
     out = tmp_path / "run"
     run = gv.train("fedavg", out=out, dp=4.0, delta=1e-5, workers=2, **FEW)
     assert "each client spends at most ε = 4 at δ = 1e-05 for one labelled row" in caplog.text
-    privacy = json.loads((out / "result.json").read_text())["privacy"]
-    assert privacy["unit"] == "one labelled row of a client, there or blank" and privacy["outside"]
-    assert 3.9 < privacy["epsilon"] <= 4.0 and privacy["delta"] == 1e-5 and privacy["budget"] == 4.0
+    told = json.loads((out / "result.json").read_text())["privacy"]
+    assert told["unit"] == "one labelled row of a client, there or blank" and told["outside"]
+    assert 3.9 < told["epsilon"] <= 4.0 and told["delta"] == 1e-5 and told["budget"] == 4.0
     lines = [line for line in Ledger(out).lines() if line["kind"] == "release"]
-    assert len(lines) == 6 == sum(client["rounds"] for client in privacy["per_client"])
-    for client in privacy["per_client"]:
+    assert len(lines) == 6 == sum(client["rounds"] for client in told["per_client"])
+    for client in told["per_client"]:
         mine = [line for line in lines if line["parties"] == [f"{client['id']:06d}"]]
         assert len(mine) == client["rounds"] == client["planned_rounds"] and client["rows"] == 20
         assert client["steps"] == sum(line["mechanism"]["count"] for line in mine) == 2 * client["rounds"]
         assert 3.9 < client["epsilon"] <= 4.0
     spent = [line["epsilon"] for line in run.history]
-    assert spent[0] == 0 and spent == sorted(spent) and spent[-1] == pytest.approx(privacy["epsilon"], abs=0.01)
+    assert spent[0] == 0 and spent == sorted(spent) and spent[-1] == pytest.approx(told["epsilon"], abs=0.01)
     settings = json.loads((out / "settings.json").read_text())
     assert (settings["dp"], settings["delta"], settings["clip"]) == (4.0, 1e-5, 1.0)
     report = (out / "report.html").read_text()
@@ -40,6 +41,16 @@ def test_a_run_says_what_each_client_spent_and_its_ledger_agrees(tmp_path, caplo
 def test_the_other_averaging_methods_take_it_too(method):
     run = gv.train(method, dp=4.0, **FEW)
     assert 0 < run.result["privacy"]["epsilon"] <= 4.0
+
+
+def test_noisy_updates_can_be_summed_under_masks_whoever_is_chosen(tmp_path):
+    """Their sums need no care of their own: what goes in has its noise, and its line in the ledger."""
+    run = gv.train("fedavg", out=tmp_path / "run", dp=4.0, secure_average=True, **{**FEW, "per_round": 3})
+    assert 0 < run.result["privacy"]["epsilon"] <= 4.0
+    lines = [line for line in Ledger(tmp_path / "run").lines() if line["kind"] == "release"]
+    kinds = [line["mechanism"]["kind"] for line in lines]
+    assert sorted(set(kinds)) == ["covered", "gaussian"] and kinds.count("covered") == kinds.count("gaussian") == 9
+    assert all(party.spent["row"][0] <= 4.0 for party in privacy.read(tmp_path / "run"))
 
 
 def test_no_other_method_says_that_it_is_covered():

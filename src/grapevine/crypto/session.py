@@ -28,6 +28,7 @@ OFFER_FORM = dict(public=bytes, signature=bytes)
 # Mechanisms, for the ledger, of what passes `begin` and is no exact sum.
 EMPTY = dict(kind="empty")  # no numbers in it
 SEALED = dict(kind="sealed")  # nobody learns a sum of these parties' parts
+COVERED = dict(kind="covered")  # made of what had its noise before, in a line of its own
 
 
 class TooFew(Mistake):
@@ -187,9 +188,9 @@ def finish(client: Client, step: str, round: int, attempt: int, parties: Iterabl
 
 
 def masked(client: Client, what: str, round: int, attempt: int, parties: Iterable[str], values: np.ndarray,
-           wide: bool = False) -> np.ndarray:  # fmt: skip
-    """This client's share of a secure sum of counts; `wide`: of real numbers, in Z_2^256."""
-    occasion = begin(client, what, round, attempt, parties, None if values.size else EMPTY)
+           wide: bool = False, mechanism: Mapping[str, Any] | None = None) -> np.ndarray:  # fmt: skip
+    """This client's share of a secure sum of counts; `wide`: of real numbers, in Z_2^256. `mechanism` is as for `begin`."""
+    occasion = begin(client, what, round, attempt, parties, mechanism if values.size else EMPTY)
     ring = fixed.encode_wide(values) if wide else values.astype(np.uint64)
     return sums.sum_share(client.name, agreement(client).pair_secrets(occasion.parties), occasion, ring, wide=wide)
 

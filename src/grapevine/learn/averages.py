@@ -106,7 +106,9 @@ def _share(client: Client, attempt: int) -> dict:
     kept = client.memory["average"]
     if len(kept["parties"]) < LEAST:
         raise Mistake(f"a masked average over {len(kept['parties'])} clients says too much of each: it takes {LEAST} or more.")
-    return dict(masked=session.masked(client, f"average {kept['step']}", kept["round"], attempt, kept["parties"], kept["ring"]))
+    how = session.COVERED if client.private else None
+    told = (f"average {kept['step']}", kept["round"], attempt, kept["parties"], kept["ring"])
+    return dict(masked=session.masked(client, *told, mechanism=how))
 
 
 def flat(reply: dict, by: Mapping[str, str], length: int) -> np.ndarray:
