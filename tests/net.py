@@ -13,10 +13,11 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
-from trials import NAMES, label_agreement
+from trials import label_agreement
 
 from grapevine.core import wire
 from grapevine.core.store import FileStore, Memory
@@ -81,13 +82,15 @@ class Net:
             shutil.rmtree(left, ignore_errors=True)
         for left in ("host/progress.jsonl", "host/failed.json", *(f"{name}/memory.json" for name in self.names)):
             (self.folder / left).unlink(missing_ok=True)
-        agreed.check(tuple(self.names))
+        agreed = replace(agreed, parties=tuple(sorted(self.names)), quorum=min(agreed.quorum, len(self.names)))
+        agreed.check()
         times = Timeouts(SECONDS, SECONDS, SECONDS, step)
-        Host(self.host, agreed, tuple(self.names), "127.0.0.1", 1, "127.0.0.1", times).save()
+        Host(self.host, agreed, "127.0.0.1", 1, "127.0.0.1", times).save()
         if own is not None:
             rows.save_rows(self.host, own)
         for name, party in self.parties.items():
-            about = dict(name=name, agreed=agreed.to_dict(), hash=agreed.hash, seed=agreed.seed if agreed.seed is not None else 7)
+            about = dict(name=name, agreed=agreed.to_dict(), hash=agreed.hash, seed=agreed.seed if agreed.seed is not None else 7,
+                         ledger=str(self.folder / name / "ledger"))  # fmt: skip
             files.write_toml(self.folder / name / "party.toml", about)
             rows.save_rows(self.folder / name, party)
 
@@ -173,6 +176,21 @@ class Net:
         return "\n".join(f"== {path.relative_to(self.folder)}\n{path.read_text(errors='replace')[-3000:]}" for path in paths)
 
 
+def ask_party(folder: Path, request: dict, run: int = 1) -> dict | None:
+    """What a party's own program answers to a request, as the SuperLink would deliver it; None if it refuses."""
+    from grapevine.parties import flower
+
+    # ruff: isort: split
+    from flwr.app import Context, Message, RecordDict  # after grapevine's, which quiets its warnings
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, 1  # which Flower sets in its processes
+    message = Message(flower.pack(request), 1, "query.step", ttl=60)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    context = Context(run_id=run, node_id=1, node_config={"party-folder": str(folder)}, state=RecordDict(), run_config={})
+    return flower.unpack(flower.client_app(message, context).content, 2**30).get("reply")
+
+
 def _kept(memory: Memory) -> bytes:
     return wire.encode({name: memory[name] for name in sorted(set(memory) & {"result", "decided", "moments"})})
 
@@ -193,7 +211,7 @@ class Desk:
 
     def __init__(self, folder: Path, superlink: int | None = None):
         port = processes.free_port()
-        make_federation(Host(folder, label_agreement(), NAMES, "127.0.0.1", port, "127.0.0.1"))
+        make_federation(Host(folder, label_agreement(), "127.0.0.1", port, "127.0.0.1"))
         keys.make_certificates(folder, "trial", ["127.0.0.1"])
         self.folder, self.port, self.said = folder, port, []
         self.registry = Registry(folder)

@@ -23,15 +23,17 @@ CLEAN = dict(CleanSettings(model="linear", epochs=20, tau=0.6).agreed())
 
 
 def label_agreement(**changes: object) -> Agreement:
-    return replace(Agreement("trial", "label", 2, LABEL, (4,), features=COLUMNS, classes=("0", "1", "2")), **changes)
+    return replace(
+        Agreement("trial", "label", 3, LABEL, (4,), features=COLUMNS, classes=("0", "1", "2"), parties=NAMES), **changes
+    )
 
 
 def train_agreement(**changes: object) -> Agreement:
-    return replace(label_agreement(job="train", method="fedavg", settings=TRAIN), **changes)
+    return replace(label_agreement(job="train", method="fedavg", settings=TRAIN, quorum=2), **changes)
 
 
 def clean_agreement(**changes: object) -> Agreement:
-    return replace(label_agreement(job="clean", settings=CLEAN, server=True), **changes)
+    return replace(label_agreement(job="clean", settings=CLEAN, server=True, quorum=2), **changes)
 
 
 def blobs(name: str, seed: int = 0, n: int = 30, known: bool = False) -> Party:
@@ -56,7 +58,7 @@ def digits_agreement(**changes: object) -> Agreement:
     """FedAvg on these tables, two rounds, a linear model, two parties a round."""
     settings = dict(model="linear", rounds=2, per_round=2, set=dict(epochs="1"))
     made = Agreement("test", "train", 2, settings, (64,), "fedavg", tuple(f"p{j}" for j in range(64)),
-                     tuple(map(str, range(10))), seed=5)  # fmt: skip
+                     tuple(map(str, range(10))), seed=5, parties=("party-01", "party-02", "party-03"))  # fmt: skip
     return replace(made, **changes)
 
 

@@ -22,7 +22,7 @@ from grapevine.parties.settings import HostSettings, Source
 
 
 def host(folder, agreed=None, **more) -> Host:
-    return Host(folder, agreed or label_agreement(), more.pop("parties", NAMES), "127.0.0.1", 1, **more)
+    return Host(folder, agreed or label_agreement(), "127.0.0.1", 1, **more)
 
 
 # ---------------------------------------------------------------- the agreement
@@ -30,8 +30,9 @@ def host(folder, agreed=None, **more) -> Host:
 
 def test_the_hash_is_over_all_that_is_agreed(tmp_path):
     changes = dict(
-        name="other", job="train", quorum=3, settings=dict(LABEL, secure="plain"), shape=(5,), method="fedavg",
-        features=COLUMNS[::-1], classes=("0",), embed="efficientnet-lite0", scale="none", server=True, seed=1, version="0",
+        name="other", job="train", quorum=2, settings=dict(LABEL, secure="plain"), shape=(5,), method="fedavg",
+        features=COLUMNS[::-1], classes=("0",), embed="efficientnet-lite0", scale="none", server=True, seed=1,
+        parties=("east", "north", "west"), version="0",
         layout=dict(columns=[dict(name="a", kind="category", values=["x"])]),
     )  # fmt: skip
     assert list(changes) == [f.name for f in fields(Agreement)]
@@ -71,6 +72,9 @@ def test_the_method_is_built_from_what_is_agreed():
         (dict(name="a b"), "cannot be the name"),
         (dict(quorum=1), "quorum is 1"),
         (dict(quorum=4), "quorum is 4"),
+        (dict(quorum=2), "quorum is 2: of 3 parties take 3 to 3"),
+        (dict(quorum=2, parties=("north", "south", "east", "west")), "take 3 to 4"),
+        (dict(settings=dict(LABEL, groups=2), parties=tuple("abcde")), "groups is 2: of 5 parties the smallest would have 2"),
         (dict(shape=()), "what is a row"),
         (dict(shape=(3, 8, 8)), "--embed"),
         (dict(job="guess"), "job 'guess'"),
@@ -103,7 +107,7 @@ def test_settings_that_cannot_work_are_refused_when_they_are_made(tmp_path, chan
 )
 def test_parties_have_names_of_their_own_that_can_be_folders(tmp_path, parties, sentence):
     with pytest.raises(Mistake, match=sentence):
-        make_federation(host(tmp_path / "new", parties=parties))
+        make_federation(host(tmp_path / "new", label_agreement(parties=parties)))
 
 
 def test_a_host_without_a_seed_draws_one_and_keeps_it(tmp_path):
@@ -267,7 +271,7 @@ def test_a_proposal_takes_columns_and_classes_from_the_hosts_own_rows(tmp_path):
     said = HostSettings(parties=NAMES, server=str(path), label="kind", id="id", address="127.0.0.1")
     made, own = propose(tmp_path / "trial", said, CleanSettings())
     assert (made.agreed.features, made.agreed.shape, made.agreed.classes) == (COLUMNS, (4,), ("0", "1", "2"))
-    assert made.agreed.server and len(own.ids) == 30 and made.agreed.name == "trial" and made.agreed.quorum == 2
+    assert made.agreed.server and len(own.ids) == 30 and made.agreed.name == "trial" and made.agreed.quorum == 3
     assert made.agreed.settings["model"] == "mlp" and made.agreed.settings["epochs"] == 334  # 1000 steps of 3 batches of 10
     make_federation(made, own)
     made, _ = propose(tmp_path / "other", replace(said, method="mp-ssfl"), TrainSettings(rounds=3))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from trials import COLUMNS, NAMES, blobs, clean_agreement, label_agreement, train_agreement, write_table
+from trials import COLUMNS, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 from grapevine.cli.main import main
 from grapevine.cli.parties import show_agreement
@@ -66,7 +66,7 @@ def test_the_host_command_makes_a_folder_and_prints_invitations(tmp_path):
     ca = keys.ca_fingerprint((tmp_path / "trial" / "ca.crt").read_bytes())
     assert {(t.address, t.port, t.federation, t.ca) for t in tokens} == {("127.0.0.1", 4711, "trial", ca)}
     made = files.read_toml(tmp_path / "trial" / "federation.toml")["agreed"]
-    assert (made["settings"]["secure"], made["quorum"], made["job"]) == ("psm", 2, "label")
+    assert (made["settings"]["secure"], made["quorum"], made["job"]) == ("psm", 3, "label")
     assert run("host", folder, "--invite", "south").exit_code == 0
 
 
@@ -124,11 +124,11 @@ def test_the_help_of_host_names_every_setting_that_parties_agree_on():
 def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):
     who = blobs("north")
     for agreed in (train_agreement(), clean_agreement(settings=dict(clean_agreement().settings, counts=True))):
-        show_agreement(agreed, list(NAMES), who)
+        show_agreement(agreed, who)
         shown = " ".join(capsys.readouterr().out.split())
         for step, bound in agreed.made.steps().items():
             assert bound.reveals, f"{step} says nothing"
             for field in bound.reveals:
                 assert agreed.made.reveals(step, field).split()[0] in shown
-    show_agreement(label_agreement(), list(NAMES), who)
+    show_agreement(label_agreement(), who)
     assert "What would leave" in capsys.readouterr().out

@@ -27,10 +27,9 @@ from grapevine.run.simulate import Fault
 OWN = blobs("server", 9, 60, known=True)
 
 
-def federation(folder: Path, agreed: Agreement, n: int = 30) -> Net:
-    return Net(
-        folder, [blobs(name, i, n) for i, name in enumerate(NAMES)], replace(agreed, seed=11), OWN if agreed.server else None
-    )
+def federation(folder: Path, agreed: Agreement, names: tuple[str, ...] = NAMES) -> Net:
+    parties = [blobs(name, i) for i, name in enumerate(names)]
+    return Net(folder, parties, replace(agreed, seed=11), OWN if agreed.server else None)
 
 
 def run(net: Net, *faults: Fault) -> dict:
@@ -61,8 +60,9 @@ def test_the_clean_job_tells_the_host_nothing_unless_counts_were_agreed(tmp_path
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_party_lost_in_a_step_is_left_out_if_the_quorum_holds(tmp_path, step):
-    result = run(federation(tmp_path, label_agreement()), Fault("south", step, forever=True))
-    assert result["labelled"] == ["east", "north"] and result["lost"] == ["south"]
+    net = federation(tmp_path, label_agreement(), (*NAMES, "west"))
+    result = run(net, Fault("south", step, forever=True))
+    assert result["labelled"] == ["east", "north", "west"] and result["lost"] == ["south"]
 
 
 @pytest.mark.parametrize("step", STEPS)

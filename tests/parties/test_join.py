@@ -9,17 +9,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from net import Net
+from net import Net, ask_party
 from trials import NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 import grapevine as gv
 from grapevine.core.errors import Mistake
-from grapevine.core.store import FileStore
+from grapevine.core.ledger import Ledger
+from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.parties import files
 from grapevine.parties import join as joining
+from grapevine.parties.federation import load_party
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token
+from grapevine.parties.memory import Kept
 from grapevine.parties.processes import free_port
 from grapevine.parties.settings import JoinSettings
 
@@ -45,9 +48,8 @@ def test_a_pinned_party_that_is_not_there_is_no_harm(tmp_path):
 
 def talk(answer: bool = True) -> tuple[joining.Talk, list[str]]:
     said: list[str] = []
-    return joining.Talk(
-        said.append, lambda question: said.append(question) or answer, lambda *shown: said.append("shown"), said.append
-    ), said
+    ask = lambda question: said.append(question) or answer  # noqa: E731
+    return joining.Talk(said.append, ask, ask, lambda *shown: said.append("shown"), said.append), said
 
 
 def test_a_party_that_does_not_agree_sends_nothing(host, tmp_path):
@@ -96,7 +98,7 @@ def finished_party(net: Net, name: str, monkeypatch) -> tuple[dict, joining.Talk
     _, simulation = net.strict()
     store = FileStore(net.folder / name / "memory")
     manifest = {key: store.put(simulation.store.get(hash)) for key, hash in simulation.manifests[name].items()}
-    (net.folder / name / "memory.json").write_text(json.dumps(dict(now=manifest)))
+    (net.folder / name / "memory.json").write_text(json.dumps(dict(run=1, epoch="", now=manifest, before={})))
     nobody = replace(TOKEN, address="127.0.0.1", port=free_port())
     about = dict(files.read_toml(net.folder / name / "party.toml"), host="127.0.0.1:1", token=nobody.text())
     monkeypatch.setattr(joining, "DONE_SECONDS", 0)
@@ -131,7 +133,7 @@ def test_a_party_of_a_clean_job_gets_what_the_job_in_one_process_gives(tmp_path,
 def stay(home: Path, answer: bool) -> joining._Stay:
     """A party that has answered some steps of a label job."""
     (home / "memory").mkdir(exist_ok=True)
-    (home / "memory.json").write_text(json.dumps(dict(now=dict(classes="00"))))
+    (home / "memory.json").write_text(json.dumps(dict(run=1, epoch="", now=dict(classes="00"), before={})))
     about = dict(files.read_toml(home / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
     return joining._Stay(home, about, JoinSettings(), talk(answer)[0])
 
@@ -180,3 +182,101 @@ def test_the_roster_digest_depends_on_names_and_keys():
     one = dict(a="00", b="11")
     assert roster_digest(one) == roster_digest(dict(b="11", a="00"))
     assert len({roster_digest(x) for x in (one, dict(a="00"), dict(a="11", b="00"), dict(a="00", c="11"))}) == 4
+
+
+# ---------------------------------------------------------------- the ledger, and what is left
+
+
+def summed(net: Net, name: str, parties: tuple[str, ...]) -> None:
+    """An exact sum of this party's rows with others, in a job before this one."""
+    ledger = Ledger(net.folder / name / "ledger")
+    rows = ledger.rows(load_party(net.folder / name).data)
+    ledger.release(job="before", what="moments", rows=rows, parties=parties)
+
+
+def roster(net: Net) -> dict[str, str]:
+    return {name: Identity.load(net.folder / name / "identity.pem").public.hex() for name in net.names}
+
+
+def staying(net: Net, name: str, **answers: bool) -> tuple[joining._Stay, list[str]]:
+    said: list[str] = []
+
+    def answer(kind: str):
+        return lambda question: said.append(f"{kind}: {question}") or answers.get(kind, True)
+
+    speak = joining.Talk(said.append, answer("ask"), answer("insist"), lambda *shown: None, said.append)
+    about = dict(files.read_toml(net.folder / name / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
+    return joining._Stay(net.folder / name, about, JoinSettings(), speak), said
+
+
+def test_rows_that_were_summed_with_others_wait_for_a_person(tmp_path):
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement())
+    summed(net, "east", (*NAMES, "west"))
+    party, said = staying(net, "east", insist=False)
+    with pytest.raises(Mistake, match="nothing was computed: these rows were summed with .*west"):
+        party._confirm(roster(net))
+    assert said[-1] == "insist: Sum these rows with east, north, south all the same?"
+    party, said = staying(net, "east")
+    party._confirm(roster(net))
+    assert party.confirmed and any("the part of west" in sentence for sentence in said)
+    party, said = staying(net, "east", insist=False)  # said once, it is in the ledger
+    party._confirm(roster(net))
+    party, said = staying(net, "north", insist=False)
+    party._confirm(roster(net))  # whose rows nobody has summed
+
+
+def test_a_roster_that_was_not_agreed_to_is_refused(tmp_path):
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement())
+    there = roster(net)
+    party, _ = staying(net, "east")
+    with pytest.raises(Mistake, match="roster has evil. in it, which is not what east agreed to"):
+        party._confirm({**there, "evil\n": there["north"]})
+    with pytest.raises(Mistake, match="roster has 2 parties"):
+        party._confirm({name: there[name] for name in ("east", "north")})
+
+
+def bytes_left(folder: Path) -> bytes:
+    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+class Ends(Exception):
+    pass
+
+
+@pytest.mark.parametrize("end", [Mistake("the host stopped"), KeyboardInterrupt(), Ends("anything"), None], ids=type)
+def test_no_end_of_a_job_leaves_keys_seeds_rows_or_memory(tmp_path, monkeypatch, end):
+    """After a failed job they lay on disk for ever."""
+    net = Net(tmp_path / "net", [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
+    home = net.folder / "east"
+    request = dict(hash=load_party(home).agreed.hash, round=0, step="keys", payload=dict(session_id="s"))
+    said = {name: ask_party(net.folder / name, request) for name in NAMES}
+    told = dict(offers={name: reply["offer"] for name, reply in said.items()}, classes=dict(enumerate("012")))
+    assert ask_party(home, dict(request, step="meet", payload=dict(told, preludes={name: {} for name in NAMES})))
+    memory = Memory(FileStore(home / "memory"), Kept.read(home).now)
+    kept = [memory["agreement"]["ephemeral"]["secret"], memory["contribution"]]
+    kept += [net.parties["east"].x[3].tobytes(), b'"r3"', (home / "node.key").read_bytes().splitlines()[3]]
+    assert all(secret in bytes_left(home) for secret in kept)
+    party, _ = staying(net, "east")
+    (home / "flower" / "state.db").write_bytes(kept[0])
+
+    def ended(self):
+        if end is not None:
+            raise end
+        return self._take_results()
+
+    monkeypatch.setattr(joining._Stay, "_until_the_end", ended)
+    monkeypatch.setattr(joining._Stay, "_write_labels", lambda self, out: out.mkdir(parents=True))
+    monkeypatch.setattr(joining.HostLink, "hear", lambda *told: {})
+    if end is None:
+        party.run()
+    else:
+        with pytest.raises(type(end)):
+            party.run()
+        kept.pop()  # by which the host knows this party, if it comes back
+    left = bytes_left(home)
+    assert [secret for secret in kept if secret in left] == []
+    assert not {"memory", "memory.json", "rows.npy", "rows.json", "flower"} & {path.name for path in home.iterdir()}
+    if end is None:
+        assert not {"token", "seed"} & set(files.read_toml(home / "party.toml"))
+    else:
+        assert party._begun()  # coming back begins the job anew, and is asked about

@@ -28,6 +28,7 @@ from grapevine.parties import files, keys, processes
 from grapevine.parties.federation import load_host
 
 NAMES = list(ALL)
+FOUR = [*NAMES, "west"]  # the label job goes on with three
 RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
 SECONDS = 1500  # for a whole job on a busy machine
 STEP_SECONDS = 600  # what the host is told to wait for an answer, where nobody is late on purpose
@@ -93,7 +94,8 @@ class Machines:
 
     def join(self, name: str, *more: str, env: dict[str, str] | None = None) -> None:
         self.start(name, "join", self.tokens[name], "--data", str(self.folder / f"{name}.csv"), "--label", "digit", "--id", "id",
-                   "--home", str(self.folder / name), "--yes", *more, env=env)  # fmt: skip
+                   "--home", str(self.folder / name), "--ledger", str(self.folder / "ledgers" / name), "--yes", *more,
+                   env=env)  # fmt: skip
 
     def rejoin(self, name: str) -> None:
         self.start(name, "join", "--home", str(self.folder / name), "--yes")
@@ -187,7 +189,8 @@ def test_three_parties_label_their_rows(tmp_path):
             assert right(machines, name) > 0.5
             home = tmp_path / name
             left = {path.name for path in home.iterdir()}
-            assert not left & {"memory", "memory.json", "rows.npy", "rows.json"}  # the job's keys and the copy of the rows
+            assert not left & {"memory", "memory.json", "rows.npy", "rows.json", "node.key", "flower", "epoch.txt"}
+            assert "token" not in files.read_toml(home / "party.toml")
             steps = [json.loads(line)["step"] for line in (home / "out" / "disclosure.jsonl").read_text().splitlines()]
             assert list(dict.fromkeys(steps)) == STEPS
             assert "What would leave" in machines.said(name) and "Compare these fingerprints" in machines.said(name)
@@ -283,7 +286,7 @@ class Hold:
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when):
-    with Machines(tmp_path, *SHORT) as machines:
+    with Machines(tmp_path, *SHORT, names=FOUR) as machines:
         machines.start_all()
         place = STEPS.index(step)
         if when == "during":
@@ -300,7 +303,7 @@ def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when)
             machines.until_step(step, "asked" if when == "before" else "answered")
             machines.crash("south")
         machines.ended("host")
-        for name in ("east", "north"):
+        for name in ("east", "north", "west"):
             machines.ended(name)
             assert right(machines, name) > 0.5
         lost = [] if (step, when) == ("receive", "after") else ["south"]
@@ -403,13 +406,13 @@ if "grapevine.parties.warm" in sys.orig_argv:
 def test_a_party_that_sends_garbage_too_much_or_too_late_is_left_out(tmp_path, kind):
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil" / "sitecustomize.py").write_text(EVIL % dict(kind=kind, late=3600))
-    with Machines(tmp_path, *SHORT) as machines:
+    with Machines(tmp_path, *SHORT, names=FOUR) as machines:
         machines.start_host()
-        for name in ("east", "north"):
+        for name in ("east", "north", "west"):
             machines.join(name)
         machines.join("south", env=dict(PYTHONPATH=with_path(tmp_path / "evil")))
         machines.ended("host")
-        for name in ("east", "north"):
+        for name in ("east", "north", "west"):
             machines.ended(name)
             assert right(machines, name) > 0.5
         assert machines.result()["lost"] == ["south"]
@@ -475,13 +478,13 @@ def test_strangers_get_nothing_through_the_hosts_port(tmp_path):
 
 @pytest.mark.parties
 def test_the_host_begins_without_a_party_that_does_not_come(tmp_path):
-    with Machines(tmp_path, *LABEL) as machines:
+    with Machines(tmp_path, *LABEL, names=FOUR) as machines:
         table = files.read_toml(machines.host / "federation.toml")
         files.write_toml(machines.host / "federation.toml", dict(table, timeouts=dict(table["timeouts"], join=180.0)))
-        machines.start_all("east", "north")
+        machines.start_all("east", "north", "west")
         said = machines.ended("host")
         assert "Beginning without south" in said
-        assert machines.result()["labelled"] == ["east", "north"]
+        assert machines.result()["labelled"] == ["east", "north", "west"]
 
 
 @pytest.mark.parties

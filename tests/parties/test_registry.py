@@ -34,7 +34,7 @@ def test_a_party_enrols_and_the_host_knows_its_public_keys_alone(host, tmp_path)
     link = host.link("north")
     told = link.call("settings")
     assert told["hash"] == label_agreement().hash == Agreement.from_dict(told["agreed"]).hash
-    assert told["parties"] == ["east", "north", "south"]
+    assert told["agreed"]["parties"] == ["east", "north", "south"]
     host.enrol("north", tmp_path / "n", link)
     entry = host.registry.roster()["north"]
     public = Identity.load(tmp_path / "n" / "identity.pem").public
@@ -186,12 +186,10 @@ def test_the_roster_is_shown_once_it_is_closed_and_nobody_joins_after(host, tmp_
     assert load_host(host.folder).keys.keys() == {"north", "south"}
 
 
-def test_adding_a_party_changes_nobody_elses_keys_nor_the_agreed_hash(host, tmp_path):
-    host.enrol("north", tmp_path / "n")
-    roster, hash = host.registry.roster(), host.registry.host.agreed.hash
-    host.enrol("west", tmp_path / "w")
-    assert host.registry.roster()["north"] == roster["north"]
-    assert "west" in host.registry.host.parties and host.registry.host.agreed.hash == hash
+def test_only_parties_that_were_agreed_on_are_invited(host):
+    """Who takes part is in the hash: a host that adds a party has another federation."""
+    with pytest.raises(Mistake, match="'west' is none of the agreed parties .east, north, south."):
+        host.registry.invite("west")
 
 
 def test_a_party_that_lost_its_keys_is_invited_again_only_on_purpose(host, tmp_path):

@@ -50,7 +50,7 @@ def demo_parties(count: int, out: str | None) -> None:
     words = {"host": ["host", str(folder / "host")]}
     for name, token in zip(names, tokens):
         words[name] = ["join", token, "--data", str(folder / f"{name}.csv"), "--label", "digit", "--id", "id", "--home",
-                       str(folder / name), "--yes"]  # fmt: skip
+                       str(folder / name), "--ledger", str(folder / "ledger"), "--yes"]  # fmt: skip
     started = {name: start([*RUN, *each], dict(os.environ), folder / f"{name}.txt") for name, each in words.items()}
     try:
         _follow(started, folder)

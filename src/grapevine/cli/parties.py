@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -201,6 +202,11 @@ def join(token: str | None, yes: bool, **settings: Any) -> None:
             raise Mistake(f"nobody is here to answer '{question}': say --yes to agree beforehand.")
         return click.confirm(question)
 
+    def insist(question: str) -> bool:
+        if not sys.stdin.isatty():
+            raise Mistake(f"nobody is here to answer '{question}', which --yes does not: run this in a terminal.")
+        return click.confirm(question)
+
     last = [""]
 
     def line(text: str) -> None:
@@ -208,22 +214,24 @@ def join(token: str | None, yes: bool, **settings: Any) -> None:
             last[0] = text
             click.echo(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
 
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # told to end, it cleans up as after Ctrl-C
     try:
-        folder = run(token, JoinSettings.from_dict(settings), Talk(click.echo, ask, show_agreement, line))
+        folder = run(token, JoinSettings.from_dict(settings), Talk(click.echo, ask, insist, show_agreement, line))
     except KeyboardInterrupt:
-        click.echo("\nStopped. Continue with: grapevine join --home DIR, with the same folder as before.", err=True)
+        click.echo("\nStopped, and rows and memory of the job are deleted. Continue with: grapevine join --home DIR --data FILE "
+                   "--label COL, with the same folder and rows.", err=True)  # fmt: skip
         sys.exit(130)
     click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
 
 
-def show_agreement(agreed: Agreement, parties: list[str], rows: Party) -> None:
+def show_agreement(agreed: Agreement, rows: Party) -> None:
     """What the party is asked to agree to, and what will leave its machine."""
     from grapevine.cli.terminal import show_plan, show_table
     from grapevine.jobs.disclosure import plan
     from grapevine.methods.label import Label
     from grapevine.parties.rows import client_data
 
-    known, others = sum(label is not None for label in rows.labels), [name for name in parties if name != rows.name]
+    known, others = sum(label is not None for label in rows.labels), [name for name in agreed.parties if name != rows.name]
     click.echo(f"Federation {agreed.name}: job {agreed.job}, with {', '.join(others)}; at least {agreed.quorum} must stay.")
     click.echo(f"Your data: {len(rows.ids)} rows of {'×'.join(map(str, agreed.shape))} numbers, {known} labelled.")
     if agreed.server:

@@ -16,8 +16,9 @@ message has 8 bytes for every number where weights have 4.
 
 If a client is lost, its part is missing and the sum cannot be opened. The clients that are left mask what they computed once
 more, with fresh masks, for a new attempt without the lost one. A client takes part in attempts of ever fewer clients, never of
-fewer than three, and the server opens one of them (see `crypto.sums` for what that trusts it with). A round in which fewer than
-three clients are left changes nothing.
+fewer than three, and the server opens one of them (see `crypto.sums` for what that trusts it with). A client that was lost so is
+in no later sum: with it and without it, two would show its part. A round in which fewer than three clients are left changes
+nothing.
 
 What the server learns: of every round the sum over its clients. If all clients are in every round, nothing tells it whose part is
 what. If others are chosen in every round (`--per-round`), sums over different sets can be compared. Numbers of rows do not change
@@ -172,7 +173,8 @@ class Secured(Method):
 
     def round(self, server: Server, state: dict) -> dict:
         means = _means(self, server, state["agreed"].values())
-        return dict(state, method=super().round(means, state["method"]))
+        method = super().round(means, state["method"])
+        return dict(state, method=method, agreed=dict(enumerate(sorted(means.agreed))))
 
     def shared(self, state: dict) -> dict:
         return super().shared(state["method"])
@@ -216,11 +218,12 @@ class Means:
 
     def _opened(self, step: Any, ids: list[Id], replies: dict[Id, dict], layout: dict[str, Form], length: int) -> dict[Id, dict]:
         """The mean, as everybody's reply. While a client is missing, the others mask their parts anew, without it."""
-        attempt = 0
+        attempt, asked = 0, set(ids)
         while len(replies) < len(ids):
             attempt, ids = attempt + 1, list(replies)
             if len(ids) < LEAST:
                 return self._too_few(step, ids)
+            self.agreed &= set(ids) | (self.agreed - asked)  # for good: with and without it, two sums would show its part
             parties = session.numbered(map(party_name, ids))
             replies = self.server.ask(self.method.average_again, ids, form=_form(length), attempt=attempt, parties=parties)
         shares = {party_name(id): reply["masked"] for id, reply in replies.items()}

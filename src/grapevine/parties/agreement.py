@@ -34,7 +34,8 @@ class Agreement:
     """A row has this `shape` for the method; it comes from a table with these `features`, from images, or from `embed`.
 
     `embed` is a pretrained network's name, or the SHA-256 of a finished run's model. `server`: the host has labelled rows of its
-    own; which ones is not said. Without an agreed `seed` everybody draws one.
+    own; which ones is not said. Without an agreed `seed` everybody draws one. A job goes on as long as `quorum` of the `parties`
+    answer.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Agreement:
     scale: str = "own"  # train: each party standardises by its own means and deviations, which it tells nobody; or none
     server: bool = False
     seed: int | None = None
+    parties: tuple[str, ...] = ()  # who may take part, by name
     version: str = __version__
     layout: dict[str, Any] = field(default_factory=dict)  # kinds of the features and values of categories, unless all are numbers
 
@@ -70,7 +72,18 @@ class Agreement:
     @property
     def hash(self) -> str:
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(b"grapevine agreement 2\n" + text.encode()).hexdigest()
+        return hashlib.sha256(b"grapevine agreement 3\n" + text.encode()).hexdigest()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds a party answers: no more were agreed on."""
+        return self.settings["rounds"] if self.job == "train" else 1
+
+    @property
+    def least(self) -> int:
+        """The fewest parties of a sum that is opened: the quorum, and three unless two parties are all there are."""
+        fewest = min(3, len(self.parties))
+        return max(fewest, self.quorum) if self.settings.get("groups", 1) == 1 else fewest
 
     # ------------------------------------------------------------ what is made from it
 
@@ -117,17 +130,29 @@ class Agreement:
 
     # ------------------------------------------------------------ refusals
 
-    def check(self, parties: tuple[str, ...]) -> None:
+    def _check_parties(self) -> None:
+        n = len(self.parties)
+        for party in self.parties:
+            check_name(party)
+            if self.parties.count(party) > 1:
+                raise Mistake(f"two parties are called '{party}': every party needs its own name.")
+        if n < 2:
+            raise Mistake(f"{n} party is named: a federation has at least two, as in --parties north,south,east.")
+        fewest = (
+            min(3, n) if self.job == "label" else 2
+        )  # the label job opens sums, and of two parties each knows the other's part
+        if not fewest <= self.quorum <= n:
+            raise Mistake(f"quorum is {self.quorum}: of {n} parties take {fewest} to {n}.")
+        groups = self.settings.get("groups", 1) if self.job == "label" else 1
+        if n // groups < fewest:
+            raise Mistake(
+                f"groups is {groups}: of {n} parties the smallest would have {n // groups}, and {fewest} are the fewest."
+            )
+
+    def check(self) -> None:
         """Refuse what cannot work when the host writes it down, not when everybody is there."""
         check_name(self.name, "federation")
-        for party in parties:
-            check_name(party)
-            if parties.count(party) > 1:
-                raise Mistake(f"two parties are called '{party}': every party needs its own name.")
-        if len(parties) < 2:
-            raise Mistake(f"{len(parties)} party is named: a federation has at least two, as in --parties north,south,east.")
-        if not 2 <= self.quorum <= len(parties):
-            raise Mistake(f"quorum is {self.quorum}: of {len(parties)} parties take 2 to {len(parties)}.")
+        self._check_parties()
         if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
             raise Mistake("what is a row? Say --features COL,..., --shape 3x32x32, or --schema FILE, a table or folder of images "
                           "as the parties have.")  # fmt: skip
@@ -142,6 +167,9 @@ class Agreement:
             raise Mistake("clean measures the parties' labels by the host's: say --server FILE, labelled rows of its own.")
         if len(self.classes) < 2:
             raise Mistake("a model needs its classes beforehand: say --classes NAME,NAME,... or --server FILE.")
+        if self.settings.get("secure_average") and self.settings["per_round"] < len(self.parties):
+            raise Mistake("masked averages over other parties in every round can be compared: say --per-round "
+                          f"{len(self.parties)}, so that all are in every one.")  # fmt: skip
         models = self.models(0)
         assert models is not None
         models.new(None, Meter())

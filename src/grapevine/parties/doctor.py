@@ -169,7 +169,7 @@ class _Host:
         before = time.time()
         self.told = dict(self.link.call("settings"), before=before, after=time.time())
         self.agreed = Agreement.from_dict(self.told["agreed"])
-        others = ", ".join(name for name in self.told["parties"] if name != self.token.name)
+        others = ", ".join(name for name in self.agreed.parties if name != self.token.name)
         return f"{self.agreed.name}: job {self.agreed.job}, with {others}."
 
     def clock(self) -> str:

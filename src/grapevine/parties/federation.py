@@ -3,7 +3,7 @@
 Nothing here knows about Flower, sockets or processes. `flower.py` reads a party with `load_party` and a host with `load_host`;
 `in_process` puts the same parties into one process.
 
-    host's folder   federation.toml    [agreed], and what is the host's own business: parties, address, timeouts
+    host's folder   federation.toml    [agreed], and what is the host's own business: address, timeouts
                     roster.toml        everybody's public keys
                     invitations.toml   hashes of the tokens
                     rows.npy, rows.json its own labelled rows, if it has any
@@ -11,6 +11,7 @@ Nothing here knows about Flower, sockets or processes. `flower.py` reads a party
                     progress.jsonl, failed.json, results/ (a run's folder)
     party's folder  party.toml         name, host, columns, [agreed] and its hash
                     identity.pem, node.key, node.pub, ca.crt
+                    epoch.txt          which start of the host it works for
                     pinned.toml        whom it trusts to be who
                     rows.npy, rows.json its data, as read when it joined
                     memory/, memory.json, disclosure.jsonl, out/
@@ -28,6 +29,7 @@ from typing import Any
 
 from grapevine.core import Client, Method, ModelSource, Server, Transport
 from grapevine.core.errors import Mistake
+from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity
@@ -53,15 +55,18 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Host:
-    """A federation as the host sees it. Addresses, timeouts and who is invited may change; `agreed` may not."""
+    """A federation as the host sees it. Addresses and timeouts may change; `agreed` may not."""
 
     folder: Path
     agreed: Agreement
-    parties: tuple[str, ...]
     address: str
     port: int
     bind: str = "0.0.0.0"
     timeouts: Timeouts = Timeouts()
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self.agreed.parties
 
     @cached_property
     def method(self) -> Method:
@@ -102,7 +107,7 @@ class Host:
 
     def save(self) -> None:
         own = {name: value for name, value in asdict(self).items() if name not in ("folder", "agreed")}
-        write_toml(self.folder / "federation.toml", dict(own, parties=list(self.parties), agreed=self.agreed.to_dict()))
+        write_toml(self.folder / "federation.toml", dict(own, agreed=self.agreed.to_dict()))
 
 
 def make_federation(host: Host, rows: Party | None = None) -> Host:
@@ -111,7 +116,7 @@ def make_federation(host: Host, rows: Party | None = None) -> Host:
     if (folder / "federation.toml").exists():
         raise Mistake(f"{folder} holds a federation already: leave the settings out to run it, or take another folder.")
     agreed = host.agreed
-    agreed.check(host.parties)
+    agreed.check()
     own = None if rows is None else server_rows(rows, agreed)
     agreed.made.check(Server(agreed.made, host.parties, Transport(), agreed.models(0), agreed.classes, data=own))
     folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +131,7 @@ def load_host(folder: str | Path) -> Host:
     table = read_toml(Path(folder) / "federation.toml")
     try:
         agreed, timeouts = Agreement.from_dict(table.pop("agreed")), Timeouts(**table.pop("timeouts"))
-        return Host(Path(folder), agreed, tuple(table.pop("parties")), timeouts=timeouts, **table)
+        return Host(Path(folder), agreed, timeouts=timeouts, **table)
     except (KeyError, TypeError) as error:
         raise Mistake(f"{Path(folder) / 'federation.toml'} is not whole ({error}): make the federation again.") from None
 
@@ -145,10 +150,18 @@ class Member:
     identity: Identity
     pinned: Mapping[str, bytes]
     store: FileStore
+    ledger: Ledger
 
     def client(self, memory: Memory) -> Client:
-        return Client(self.name, self.data, memory, self.agreed.models(self.seed), self.seed, self.identity, self.pinned,
-                      common_seed=self.agreed.seed is not None)  # fmt: skip
+        made = Client(self.name, self.data, memory, self.agreed.models(self.seed), self.seed, self.identity, self.pinned,
+                      common_seed=self.agreed.seed is not None, ledger=self.ledger)  # fmt: skip
+        made.quorum = self.agreed.least
+        return made
+
+
+def ledger_folder(said: str | None = None) -> Path:
+    """Where a party's ledger is: in one place for all its jobs, so that it outlives each of them."""
+    return Path(said or os.environ.get("GRAPEVINE_LEDGER") or Path.home() / ".grapevine" / "ledger").expanduser().resolve()
 
 
 def load_party(folder: str | Path) -> Member:
@@ -160,7 +173,8 @@ def load_party(folder: str | Path) -> Member:
         raise Mistake(f"{folder / 'party.toml'} was changed after joining: its settings no longer have the hash that was agreed.")
     pinned = {name: bytes.fromhex(entry["identity"]) for name, entry in read_toml(folder / "pinned.toml").items()}
     return Member(about["name"], agreed, about["seed"], client_data(load_rows(folder), agreed),
-                 Identity.load(folder / "identity.pem"), pinned, FileStore(folder / "memory"))  # fmt: skip
+                  Identity.load(folder / "identity.pem"), pinned, FileStore(folder / "memory"),
+                  Ledger(ledger_folder(about.get("ledger"))))  # fmt: skip
 
 
 def in_process(parties: Iterable[Member], mode: str = "strict", **more: Any) -> Simulation:

@@ -19,16 +19,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key, load_ssh_public_key
 
 from grapevine.core import Id, Method, Transport, run_step, wire
 from grapevine.core.errors import Mistake
-from grapevine.core.store import FileStore, Memory, write_atomically
+from grapevine.core.store import Memory
 from grapevine.jobs.disclosure import entries
 from grapevine.parties import federation, job, virtual
+from grapevine.parties.memory import recall, remember
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Flower's own dependencies
@@ -45,7 +45,6 @@ SIMULATED_TIMEOUT = 24 * 3600.0  # in a simulation a lost step stops the run
 POLL = 0.1  # seconds between two looks for replies at first; it grows with the wait, to POLL_MOST
 POLL_MOST = 1.0
 THREADS = 16  # that fetch replies
-ROUNDS_BACK = 5  # how many rounds a party's memory can go back
 WAIT = 300.0  # seconds for the nodes to come online
 
 
@@ -268,37 +267,13 @@ def _run(folder: Path, request: dict, context: Context) -> dict:
     party = federation.load_party(folder)
     if request["hash"] != party.agreed.hash:
         raise Mistake(f"the host runs other settings than {party.name} agreed to: join again with a new token.")
-    kept = _recall(folder, context.run_id, request["round"])
-    memory = Memory(party.store, kept["now"])
+    kept = recall(folder, context.run_id, request, party.agreed)
+    memory = Memory(party.store, kept.now)
     method = party.agreed.made
     reply = run_step(method, request["step"], party.client(memory), request["payload"])
     _disclose(folder, request["step"], reply, method)
-    _remember(folder, dict(kept, now=memory.manifest), party.store)
+    remember(folder, kept, request, memory.manifest, party.store)
     return reply
-
-
-def _recall(folder: Path, run: int, round: int) -> dict:
-    """The memory's manifest as it is now, and as it was before this round and the last.
-
-    It lies in the party's folder, so that a node that was started again goes on. A host that was started again (another run)
-    repeats the round it was in: then memory goes back to what it was before that round. Keys and masks are used once, so a
-    memory that holds an agreement never goes back.
-    """
-    path = folder / "memory.json"
-    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else dict(run=run, now={}, before={})
-    before = {int(r): manifest for r, manifest in kept["before"].items()}
-    again = [r for r in before if r >= round]
-    if kept["run"] != run and again and "agreement" not in kept["now"]:
-        kept["now"] = before[min(again)]
-        before = {r: manifest for r, manifest in before.items() if r < round}
-    before.setdefault(round, kept["now"])
-    return dict(run=run, now=kept["now"], before={r: before[r] for r in sorted(before)[-ROUNDS_BACK:]})
-
-
-def _remember(folder: Path, kept: dict, store: FileStore) -> None:
-    write_atomically(folder / "memory.json", json.dumps(kept).encode())
-    manifests = [kept["now"], *kept["before"].values()]
-    store.keep_only(name for manifest in manifests for name in manifest.values())
 
 
 def _disclose(folder: Path, step: str, reply: dict, method: Method) -> None:

@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
+from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.jobs import clean, clean_result, label, label_result
@@ -25,12 +26,14 @@ from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
 from grapevine.methods.label import Label
 from grapevine.parties.agreement import Agreement
+from grapevine.parties.federation import ledger_folder
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token
+from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.processes import SuperNode, last_line
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
-from grapevine.parties.rows import forget_rows, load_rows, own_scale, read_rows, save_rows
+from grapevine.parties.rows import client_data, load_rows, own_scale, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.run.folder import lock
 from grapevine.run.model import Model, save_model
@@ -40,6 +43,7 @@ PATIENCE_SECONDS = 60  # for a host that is not there yet
 AWAY_SECONDS = 900  # a host that is not there for so long is given up
 DONE_SECONDS = 60  # or for so long, if this party has what it came for
 RESTARTS = 5  # of a SuperNode that ends by itself
+STARTS = 20  # of a host in one training job, until a person is asked: each may repeat a round
 BEGINNINGS = 3  # of one label job
 RESULT = dict(label="result", clean="decided")  # what a step leaves in memory when a job is done for its party
 
@@ -50,7 +54,8 @@ class Talk:
 
     say: Callable[[str], None]
     ask: Callable[[str], bool]  # a question that is answered yes or no
-    show: Callable[[Agreement, list[str], Party], None]  # what will leave the machine: agreement, parties, own rows
+    insist: Callable[[str], bool]  # one that only a person can answer, now
+    show: Callable[[Agreement, Party], None]  # what will leave the machine: agreement, own rows
     line: Callable[[str], None]  # one line about what is going on now
 
 
@@ -75,7 +80,7 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
     os.chmod(folder, 0o700)
     with lock(folder / "lock"):
         if (folder / "party.toml").exists():
-            party = _again(folder, invitation, talk)
+            party = _again(folder, invitation, s, talk)
         elif invitation is None:
             raise Mistake(f"{folder} holds no party: say the invitation.")
         else:
@@ -86,15 +91,15 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
 # ---------------------------------------------------------------- agreeing
 
 
-def look(token: Token) -> tuple[HostLink, Agreement, list[str]]:
+def look(token: Token) -> tuple[HostLink, Agreement]:
     """What the host asks for, before anything is made or promised: certificate checked, clock compared, settings read."""
     link = HostLink(token).check_ca()
     before = time.time()
     told = link.call("settings")
     try:
         check_clock(float(told["time"]), before, time.time())
-        agreed, parties = Agreement.from_dict(told["agreed"]), list(map(str, told["parties"]))
-        agreed.check(tuple(parties))
+        agreed = Agreement.from_dict(told["agreed"])
+        agreed.check()
         same = agreed.hash == told["hash"]
     except Mistake:
         raise
@@ -102,7 +107,7 @@ def look(token: Token) -> tuple[HostLink, Agreement, list[str]]:
         raise Mistake(f"{link.place} sent settings that are not whole: is it the same version of Grapevine?") from None
     if not same:
         raise Mistake(f"{link.place} sent settings that do not have the hash it names: is it the same version of Grapevine?")
-    return link, agreed, parties
+    return link, agreed
 
 
 def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
@@ -119,9 +124,9 @@ def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
 
 
 def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str, Any]:
-    link, agreed, parties = _patiently(lambda: look(token), talk)
+    link, agreed = _patiently(lambda: look(token), talk)
     rows = read_rows(s, agreed, token.name)
-    talk.show(agreed, parties, rows)
+    talk.show(agreed, rows)
     if not talk.ask(f"Join federation {agreed.name} at {link.place} as {token.name}?"):
         raise Mistake("nothing was sent: you did not agree.")
     if not (folder / "identity.pem").exists():
@@ -131,14 +136,15 @@ def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str,
     write_atomically(folder / "ca.crt", link.ca)
     link.call("enrol", node_key=node_key, identity=identity.public.hex())
     party = dict(name=token.name, federation=agreed.name, host=link.place, token=token.text(), hash=agreed.hash,
-                 seed=secrets.randbits(62) if agreed.seed is None else agreed.seed, agreed=agreed.to_dict())  # fmt: skip
+                 seed=secrets.randbits(62) if agreed.seed is None else agreed.seed, ledger=str(ledger_folder(s.ledger)),
+                 agreed=agreed.to_dict())  # fmt: skip
     write_toml(folder / "party.toml", party, secret=True)
     talk.say(f"Joined as {token.name}. Your fingerprint, for the others to compare: {identity.fingerprint}")
     return party
 
 
-def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
-    """A party that has joined before, with the keys and rows of that time."""
+def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> dict[str, Any]:
+    """A party that has joined before, with the keys of that time; and its rows, which it reads again if it had left."""
     party = read_toml(folder / "party.toml")
     if "finished" in party:
         raise Mistake(f"the job of {folder} is finished, its results are in {party['finished']}: a new job takes a new --home.")
@@ -146,13 +152,15 @@ def _again(folder: Path, token: Token | None, talk: Talk) -> dict[str, Any]:
         raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
     identity = Identity.load(folder / "identity.pem")
     if token and token.text() != party["token"]:  # the host has invited anew: the same keys once more
-        link, agreed, _ = _patiently(lambda: look(token), talk)
+        link, agreed = _patiently(lambda: look(token), talk)
         if agreed.hash != party["hash"]:
             raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
         link.call("enrol", node_key=make_node_key(folder), identity=identity.public.hex())
         write_atomically(folder / "ca.crt", link.ca)
         party = dict(party, token=token.text(), host=link.place)
         write_toml(folder / "party.toml", party, secret=True)
+    if not (folder / "rows.json").exists():
+        save_rows(folder, read_rows(s, Agreement.from_dict(party["agreed"]), party["name"]))
     talk.say(f"Back as {party['name']}. Your fingerprint: {identity.fingerprint}")
     return party
 
@@ -181,6 +189,7 @@ class _Stay:
             raise
         finally:
             self.node.stop()
+            self._clean_up()
             try:
                 self.link.hear(state, self.confirmed, sentence)
             except Mistake:
@@ -223,8 +232,10 @@ class _Stay:
         if self.confirmed == digest:
             return
         name = self.party["name"]
-        for other in roster:
-            check_name(other)
+        strange = sorted(set(roster) - set(self.agreed.parties))
+        if strange or len(roster) < self.agreed.quorum:
+            wrong = f"{printable(strange[0])} in it" if strange else f"{len(roster)} parties"
+            raise Mistake(f"the host's roster has {wrong}, which is not what {name} agreed to: ask the host why.")
         if roster.get(name) != Identity.load(self.folder / "identity.pem").public.hex():
             raise Mistake(f"the host's roster does not hold the key of {name} as it is in {self.folder}: ask the host why.")
         pinned = check_pins(roster, self.folder / "pinned.toml", self.pin)
@@ -238,14 +249,32 @@ class _Stay:
         entries = {
             other: dict(identity=key, fingerprint=fingerprint(bytes.fromhex(key))) for other, key in sorted(roster.items())
         }
+        self._check_ledger(roster)
         write_toml(self.folder / "pinned.toml", entries)
         self.confirmed = digest
+
+    def _check_ledger(self, roster: Iterable[str]) -> None:
+        """Before anything is computed: may these rows be summed with these parties? A person may say so, and nothing else."""
+        if not any(name.endswith("keys") for name in self.agreed.made.steps()):  # nothing is summed
+            return
+        groups, names = self.agreed.settings.get("groups", 1), sorted(roster)
+        own = next(group for group in (names[i::groups] for i in range(groups)) if self.party["name"] in group)
+        ledger = Ledger(self.party["ledger"])
+        rows = ledger.rows(client_data(load_rows(self.folder), self.agreed))
+        problem = ledger.problem(rows, own)
+        if problem is None:
+            return
+        self.talk.say(f"{problem[0].upper()}{problem[1:]}")
+        if not self.talk.insist(f"Sum these rows with {', '.join(own)} all the same?"):
+            raise Mistake(f"nothing was computed: {problem}")
+        ledger.allow(rows=rows, parties=own)
 
     def _keep_node_running(self, epoch: str) -> None:
         """A node for this SuperLink: a new one when the host was started again, or when the node ended by itself."""
         if epoch != self.epoch:
             if self.epoch:
                 self.talk.say("The host was started again: connecting anew.")
+                self._count_starts()
             self.node.stop()
             self._begin_again()
             write_atomically(self.folder / "epoch.txt", epoch.encode())
@@ -261,20 +290,32 @@ class _Stay:
             self.node.start()
         self.epoch, self.started = epoch, True
 
+    def _count_starts(self) -> None:
+        starts = self.party.get("starts", 0) + 1
+        if starts % STARTS == 0 and not self.talk.insist(f"The host was started again {starts} times. Go on with this job?"):
+            raise Mistake(f"the host was started again {starts} times: ask it why.")
+        self._note(starts=starts)
+
+    def _note(self, **changes: Any) -> None:
+        self.party = dict(self.party, **changes)
+        write_toml(self.folder / "party.toml", self.party, secret=True)
+
+    def _begun(self) -> bool:
+        """Whether this party has answered a step of the job, now or before it left."""
+        return self.party.get("begun", False) or (self.folder / "memory.json").exists()
+
     def _begin_again(self) -> None:
-        """A label job that was broken off can only begin anew, and shows the host another set of distances between the same rows.
-        How often it may is for the party to say, not for the host: a host that wants more could break off on purpose."""
-        if "classes" not in self._memory() or self.agreed.job != "label":
+        """A job of one round that was broken off can only begin anew, and a label job then shows the host more distances between
+        the same rows. How often it may is for the party to say: a host that wants more could break off on purpose."""
+        if self.agreed.rounds > 1 or not self._begun():
             return
         count = self.party.get("beginnings", 1)
         if count >= BEGINNINGS:
             raise Mistake(f"the host has begun this job {count} times and never ended it: ask it why, and start a new one.")
         if not self.talk.ask("The job was broken off. Let it begin anew, which shows the host such distances once more?"):
             raise Mistake("the job was not begun anew: you did not agree.")
-        self.party = dict(self.party, beginnings=count + 1)
-        write_toml(self.folder / "party.toml", self.party, secret=True)
-        shutil.rmtree(self.folder / "memory", ignore_errors=True)
-        (self.folder / "memory.json").unlink(missing_ok=True)
+        self._note(beginnings=count + 1)
+        forget_memory(self.folder)
 
     def _tell_progress(self) -> None:
         lines = whole_lines(self.folder / "disclosure.jsonl")
@@ -298,17 +339,24 @@ class _Stay:
             os.replace(beside, self.out)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        # The keys of this job end with it: who steals the identity later cannot open what was sent. So does the copy of the rows.
-        shutil.rmtree(self.folder / "memory", ignore_errors=True)
-        (self.folder / "memory.json").unlink(missing_ok=True)
-        forget_rows(self.folder)
-        write_toml(self.folder / "party.toml", dict(self.party, finished=str(self.out.resolve())), secret=True)
+        # What proves this party to the host ends with its job; its identity, by which others know it, opens nothing of it.
+        for name in ("node.key", "node.pub"):
+            (self.folder / name).unlink(missing_ok=True)
+        left = {name: value for name, value in self.party.items() if name not in ("token", "seed")}
+        self.party = dict(left, finished=str(self.out.resolve()))
+        write_toml(self.folder / "party.toml", self.party, secret=True)
         return self.out
 
-    def _memory(self) -> dict[str, str]:
+    def _clean_up(self) -> None:
+        """Whatever the end: keys, seeds, rows and memory of the job do not outlive it."""
+        if self._begun() and "finished" not in self.party:
+            self._note(begun=True)
+        clean_up(self.folder)
+
+    def _memory(self) -> Manifest:
         """The names of what the steps keep here, with their hashes."""
-        path = self.folder / "memory.json"
-        return json.loads(path.read_text())["now"] if path.exists() else {}
+        kept = Kept.read(self.folder)
+        return kept.now if kept else {}
 
     def _has_result(self) -> bool:
         return RESULT.get(self.agreed.job) in self._memory()

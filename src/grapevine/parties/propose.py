@@ -38,17 +38,18 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
     settings = {name: value for name, value in job.agreed().items() if name != "embed"}
     if said.scale and not train:
         settings["scale"] = said.scale
+    n = len(said.parties)
     agreed = Agreement(
-        said.name or folder.resolve().name, job.job, said.quorum or max(2, math.ceil(2 * len(said.parties) / 3)), settings, shape,
+        said.name or folder.resolve().name, job.job, said.quorum or max(min(3, n), math.ceil(2 * n / 3)), settings, shape,
         (said.method or "fedavg") if train else "", layout.sources, said.classes, embed,
-        (said.scale or "own") if train else "own", said.server is not None, said.seed,
+        (said.scale or "own") if train else "own", said.server is not None, said.seed, parties=said.parties,
         layout=layout.to_dict() if layout != Layout(numbers(layout.names)) else {},
     )  # fmt: skip
     own = Source(said.server, said.label, said.id, said.missing, said.decimal, said.embed)
     rows = read_rows(own, agreed, "server") if said.server else None
     agreed = replace(agreed, settings=_complete(agreed, rows), classes=said.classes or _classes(agreed, rows))
     times = Timeouts(said.wait, said.wait, step=said.step_timeout)
-    return Host(folder, agreed, said.parties, said.address or socket.getfqdn(), said.port, said.bind, times), rows
+    return Host(folder, agreed, said.address or socket.getfqdn(), said.port, said.bind, times), rows
 
 
 def _classes(agreed: Agreement, rows: Party | None) -> tuple[str, ...]:

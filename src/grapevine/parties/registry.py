@@ -116,7 +116,8 @@ class Registry:
                     "and if it lost its keys, say --again."
                 )
             if name not in host.parties:
-                replace(host, parties=tuple(sorted([*host.parties, name]))).save()
+                known = ", ".join(host.parties)
+                raise Mistake(f"'{name}' is none of the agreed parties ({known}): a federation with others takes another folder.")
             secret = new_secret()
             invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)
             write_toml(self.folder / "invitations.toml", invitations, secret=True)
@@ -142,8 +143,7 @@ class Registry:
     def settings(self, name: str, secret: bytes) -> dict[str, Any]:
         self._known(name, secret)
         host = self.host
-        return dict(agreed=host.agreed.to_dict(), hash=host.agreed.hash, parties=sorted(host.parties), time=time.time(),
-                    version=__version__)  # fmt: skip
+        return dict(agreed=host.agreed.to_dict(), hash=host.agreed.hash, time=time.time(), version=__version__)
 
     def enrol(self, name: str, secret: bytes, node_key: str, identity: str) -> dict[str, Any]:
         """Take down a party's public keys, once. The same keys again are no harm: the first reply may have been lost."""

@@ -19,7 +19,7 @@ class HostSettings(Settings):
 
     name: str | None = param(None, "", "Name of the federation [the folder's].", metavar="NAME")
     parties: tuple[str, ...] = param((), "", "The parties expected.", metavar="NAME,...")
-    quorum: int | None = param(None, "", "So many parties are enough [two thirds, at least 2].", kind=int, metavar="N")
+    quorum: int | None = param(None, "", "So many parties are enough [two thirds, at least 3; 2 of 2].", kind=int, metavar="N")
     address: str | None = param(
         None, "", "Name or number under which the parties reach this machine [its own name].", metavar="HOST"
     )
@@ -69,6 +69,10 @@ class JoinSettings(Source):
 
     out: str | None = param(None, "", "A new folder for the results [out in the home].", metavar="DIR")
     abstain: float = same(LabelSettings, "abstain", text="label: below this confidence a row gets no label.")
+    ledger: str | None = param(
+        None, "", "Where this party writes down what its rows were summed for [$GRAPEVINE_LEDGER or ~/.grapevine/ledger].",
+        metavar="DIR",
+    )  # fmt: skip
     pin: str | None = param(None, "", "Fingerprints confirmed before: the pinned.toml of an earlier job.", metavar="FILE")
 
 

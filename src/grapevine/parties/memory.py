@@ -1,0 +1,117 @@
+"""What a party keeps between messages: its memory, which rounds it has answered, and what may go back when a host starts again.
+
+    memory/         the values, as content-addressed objects
+    memory.json     the manifest as it is now and as it was before each of the last rounds; which steps of the round were answered
+    epoch.txt       which start of the host this party works for, written by `join` once the person at the party lets it
+
+A step is answered once in a round, rounds never go back, and none beyond the agreed ones is answered. Only a host that was
+started again may repeat the rounds that its checkpoint lacks; then memory goes back to what it was before them, unless it has
+held an agreement: keys and masks are used once. A job of one round (label, clean) is not repeated: it begins anew when the party
+says so (`forget_memory`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from grapevine.core.errors import Mistake
+from grapevine.core.store import FileStore, write_atomically
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.rows import forget_rows
+
+ROUNDS_BACK = 5  # how many rounds a party's memory can go back
+Manifest = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """memory.json. `run` is Flower's number of the host's run; `answered` are steps of `round`, with how often each was."""
+
+    run: int
+    epoch: str
+    round: int = 0
+    now: Manifest = field(default_factory=dict)
+    before: dict[int, Manifest] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    sealed: bool = False  # there were keys in it
+
+    @classmethod
+    def read(cls, folder: Path) -> Kept | None:
+        path = folder / "memory.json"
+        if not path.exists():
+            return None
+        table = json.loads(path.read_text())
+        return cls(**dict(table, before={int(r): manifest for r, manifest in table["before"].items()}))
+
+    def write(self, folder: Path, store: FileStore) -> None:
+        write_atomically(folder / "memory.json", json.dumps(asdict(self)).encode())
+        manifests = [self.now, *self.before.values()]
+        store.keep_only(name for manifest in manifests for name in manifest.values())
+
+
+def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -> Kept:
+    """The memory that a request finds; a `Mistake` for one that was not agreed on."""
+    round = request["round"]
+    for asked in (round, request["payload"].get("round", round)):
+        if type(asked) is not int or not 0 <= asked < agreed.rounds:
+            raise Mistake(f"round {asked} was asked for, and rounds 0 to {agreed.rounds - 1} were agreed on.")
+    path = folder / "epoch.txt"
+    epoch = path.read_text() if path.exists() else ""
+    kept = Kept.read(folder)
+    if kept is None:
+        kept = Kept(run, epoch, round)
+    elif kept.run != run:
+        kept = _started_again(kept, run, epoch, round, agreed)
+    elif round < kept.round:
+        raise Mistake(f"round {round} was asked for after round {kept.round}: rounds do not go back.")
+    if round > kept.round:
+        kept = replace(kept, round=round, answered={})
+    before = {round: kept.now, **kept.before}
+    kept = replace(kept, before={r: before[r] for r in sorted(before)[-ROUNDS_BACK:]})
+    often = 2 if agreed.job == "train" and round == 0 else 1  # what is asked before the first round counts as of it
+    if kept.answered.get(_name(request), 0) >= often:
+        raise Mistake(f"step {request['step']} of round {round} was answered before: a step is answered once.")
+    return kept
+
+
+def _name(request: dict[str, Any]) -> str:
+    """A sum that lost a party is asked for again, as another attempt: how often is for the sum to say."""
+    attempt = request["payload"].get("attempt")
+    return request["step"] if attempt is None else f"{request['step']} {attempt}"
+
+
+def _started_again(kept: Kept, run: int, epoch: str, round: int, agreed: Agreement) -> Kept:
+    if kept.epoch == epoch:
+        raise Mistake("the host began the job once more without being started again: this party did not agree to that.")
+    if agreed.rounds == 1:
+        raise Mistake("the host began the job once more: this party has not agreed to that.")
+    again = [r for r in kept.before if r >= round]
+    now = kept.before[min(again)] if again and not kept.sealed else kept.now
+    before = {r: manifest for r, manifest in kept.before.items() if r < round}
+    return replace(kept, run=run, epoch=epoch, round=round, now=now, before=before, answered={})
+
+
+def remember(folder: Path, kept: Kept, request: dict[str, Any], now: Manifest, store: FileStore) -> None:
+    """The request was answered, and this is what the step left."""
+    name = _name(request)
+    answered = dict(kept.answered, **{name: kept.answered.get(name, 0) + 1})
+    replace(kept, now=now, answered=answered, sealed=kept.sealed or "agreement" in now).write(folder, store)
+
+
+def forget_memory(folder: Path) -> None:
+    """The objects first: without them the list is no use, and it says until the end that there was a job."""
+    shutil.rmtree(folder / "memory", ignore_errors=True)
+    (folder / "memory.json").unlink(missing_ok=True)
+
+
+def clean_up(folder: Path) -> None:
+    """What no job leaves behind, whatever its end: memory, rows, Flower's own files. Keys by which the host knows this party stay
+    until its job is done (`join`)."""
+    forget_memory(folder)
+    forget_rows(folder)
+    shutil.rmtree(folder / "flower", ignore_errors=True)
+    (folder / "epoch.txt").unlink(missing_ok=True)
