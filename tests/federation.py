@@ -202,7 +202,7 @@ def spied(monkeypatch, server):
     calls = []
     whose = lambda rows: "server" if rows.x is server.data.x and torch.equal(rows.index, server.data.index) else "client"  # noqa: E731
 
-    def descend(method, model, batches, loss, lr, rng):
+    def descend(method, model, batches, loss, lr, rng, momentum=None):
         seen = torch.cat([fix for fix, _ in batches])
         epochs = len(seen) // len(seen.unique())
         calls.append(("L_s", whose(loss.rows), lr, epochs, loss.mix, "strong" if loss.strong else "weak"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
@@ -139,6 +139,56 @@ def test_images_that_cannot_move():
     assert strong(x, generator()).shape == x.shape
     none = torch.empty(0, 3, 32, 32, dtype=torch.uint8)
     assert weak(none, generator()).shape == none.shape == strong(none, generator()).shape
+
+
+# ---------------------------------------------------------------- SemiFL's
+
+
+def authors_operation(name, p, sign, x0, y0):
+    """An operation of SemiFL's RandAugment at its magnitude 10, by Pillow; shears by the nearest pixel."""
+    w, h = p.size
+    if name == "Cutout":
+        p = p.copy()
+        x0, y0 = int(max(0, x0 - 20)), int(max(0, y0 - 20))
+        ImageDraw.Draw(p).rectangle((x0, y0, min(w, x0 + 40), min(h, y0 + 40)), 127 if p.mode == "L" else (127, 127, 127))
+        return p
+    known = {
+        "AutoContrast": ImageOps.autocontrast, "Equalize": ImageOps.equalize, "Invert": ImageOps.invert,
+        "Solarize": lambda p: ImageOps.solarize(p, 0), "Posterize": lambda p: ImageOps.posterize(p, 4),
+        "Rotate": lambda p: p.rotate(30 * sign), "ShearX": affine(1, 0.3 * sign, 0, 0, 1, 0),
+        "ShearY": affine(1, 0, 0, 0.3 * sign, 1, 0), "TranslateX": affine(1, 0, 100 * sign, 0, 1, 0),
+        "TranslateY": affine(1, 0, 0, 0, 1, 100 * sign),
+    }  # fmt: skip
+    return known[name](p) if name in known else getattr(ImageEnhance, name)(p).enhance(1.9)
+
+
+@pytest.mark.parametrize("channels, side", [(1, 28), (3, 32), (3, 120)])
+def test_semifls_views_are_its_authors_operations_by_pillow(channels, side):
+    names = ("AutoContrast Brightness Color Contrast Cutout Equalize Invert Posterize Rotate Sharpness ShearX ShearY Solarize "
+             "TranslateX TranslateY").split()  # fmt: skip
+    x, rng = some_images(90, channels, side, side), generator(5)
+    views = augment.semifl(x, generator(5))
+    base = weak(x, rng)
+    chosen = torch.randint(15, (2, 90), generator=rng)
+    done = torch.rand(2, 90, generator=rng, dtype=torch.float64) < 0.5
+    sign = torch.randint(2, (2, 90), generator=rng) * 2 - 1
+    down, along = (torch.rand(2, 90, generator=rng, dtype=torch.float64) * side for _ in range(2))
+    for i in range(90):
+        p = picture(base[i])
+        for line in range(2):
+            if done[line, i]:
+                p = authors_operation(
+                    names[chosen[line, i]], p, sign[line, i].item(), along[line, i].item(), down[line, i].item()
+                )
+        np.testing.assert_array_equal(views[i].permute(1, 2, 0).numpy(), np.array(p).reshape(side, side, channels))
+    assert len(chosen.unique()) == 15 and 0.4 < done.double().mean() < 0.6
+
+
+def test_semifls_views_of_tables_and_of_nothing():
+    table = torch.randn(8, 5)
+    assert torch.equal(augment.semifl(table, generator(2)), strong(table, generator(2)))
+    none = torch.empty(0, 3, 32, 32, dtype=torch.uint8)
+    assert augment.semifl(none, generator()).shape == none.shape
 
 
 # ---------------------------------------------------------------- strong

@@ -19,14 +19,15 @@ from pathlib import Path
 import pytest
 from chromium import Browser
 from click.testing import CliRunner
-from scipy.stats import ttest_rel
+from scipy.stats import sem, ttest_rel
+from scipy.stats import t as t_distribution
 
 import grapevine as gv
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.jobs import compare as comparison
 from grapevine.jobs import compare_plan, compare_table
-from grapevine.jobs.settings import CompareSettings, read_vary
+from grapevine.jobs.settings import CompareSettings, read_budget, read_vary
 from grapevine.report import compare as compare_page
 from grapevine.report import leaderboard
 
@@ -384,6 +385,78 @@ def test_means_spread_and_paired_test(tmp_path):
     assert rows["fedsem"]["p"] is None
     # 1600 bytes over 4 rounds of 2 clients.
     assert rows["fedprox"]["bytes_per_client_round"] == 200
+
+
+def test_the_interval_of_a_mean_is_students(tmp_path):
+    rows = {row["method"]: row for row in tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy)).table}
+    these = [noisy("fedsem", {}, seed) for seed in range(3)]
+    low, high = t_distribution.interval(0.95, 2, sum(these) / 3, sem(these))
+    assert compare_table.interval(rows["fedsem"]) == f"{100 * low:.1f} to {100 * high:.1f}%, n = 3"
+    assert compare_table.interval(dict(accuracy=0.5, accuracy_half=None, seeds=1)) == "n = 1"
+
+
+def headline(made):
+    return re.search(r"<h1[^>]*>(.*?)</h1>", (made.out / "report.html").read_text(), re.S)[1]
+
+
+def test_a_bound_that_beats_every_method_is_said_first(tmp_path):
+    made = tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], lambda label, values, seed: dict(LEVEL, fedavg=0.85)[label]))
+    warning = "The bound labelled rows only (fedavg) is at least as good as every method: this setting says nothing about them."
+    assert compare_table.notes(made.data, made.data["cells"][0])[0] == warning
+    assert warning in headline(made) and warning in (tmp_path / "c" / "table.md").read_text()
+
+
+def test_a_tie_with_a_bound_is_in_the_headline(tmp_path):
+    level = dict(LEVEL, fedsem=0.65)
+    made = tabled(
+        made_up(tmp_path / "c", ["fedsem"], lambda label, values, seed: level[label] + 0.1 * (-1) ** seed * (label == "fedavg"))
+    )
+    assert "fedsem cannot be distinguished from the bound labelled rows only (fedavg) with 3 seeds." in headline(made)
+    clear = tabled(made_up(tmp_path / "d", ["fedsem"], lambda label, values, seed: LEVEL[label] + seed / 1000))
+    assert "bound" not in headline(clear) and "n = 3" in headline(clear)
+    top = tabled(made_up(tmp_path / "e", ["fedsem"], lambda label, values, seed: dict(LEVEL, supervised=0.7)[label]))
+    assert "is no worse than all true labels (supervised), so there is nothing left to gain here" in headline(top)
+
+
+def test_a_missing_bound_is_explained(tmp_path):
+    def told(labels, asked, **flags):
+        going = begun(tmp_path / f"{labels[:3]}{len(flags)}", asked, labels=labels, seeds=1, **flags)
+        return going.data["cells"][0]["no_bounds"]
+
+    assert told("clients:40", ["fedsem"]) == []
+    assert told("clients:40", ["fedsem"], bounds=False) == ["no bound was asked for"]
+    assert told("server:50", ["semifl"])[0].startswith("no client has labels")
+    assert [words.split(",")[0] for words in told("all", ["fedprox"])] == ["every row is labelled", "all labels are true"]
+
+
+def test_one_budget_is_for_all_that_have_the_field_and_what_differs_is_said(tmp_path):
+    going = begun(tmp_path / "c", ["fedsem", "xclp:epochs=2"], budget=dict(epochs=3, schedule="cosine", weight_decay=0.01))
+    lines = {line["label"]: line for line in going.data["cells"][0]["lines"]}
+    assert {label: line["spent"]["epochs"] for label, line in lines.items()} == dict(
+        {"xclp:epochs=2": 2}, alone=3, fedavg=3, fedsem=3, supervised=3
+    )  # a method's own fields come last
+    assert lines["fedavg"]["budget"] == "3 epochs, batch 50, decay 0.01, cosine rate"
+    assert lines["fedsem"]["budget"].endswith("; also cosine rate in each of two stages, pseudo-labels in the second")
+    settings = {job.label: job.work["settings"]["set"] for job in going.jobs}
+    assert settings["fedavg"] == dict(epochs="3", schedule="cosine", weight_decay="0.01")
+    assert settings["fedsem"] == dict(epochs="3", weight_decay="0.01")
+    notes = compare_table.notes(tabled(going).data, going.data["cells"][0])
+    (told,) = (note for note in notes if note.startswith("Budgets differ"))
+    assert "epochs 3 (alone, fedavg, fedsem, supervised), 2 (xclp:epochs=2)" in told
+    assert "augment False (alone, fedavg, supervised), True (fedsem, xclp:epochs=2)" in told and "weight_decay" not in told
+
+
+def test_a_budget_is_read_from_the_command_and_refused_by_a_sentence(tmp_path):
+    assert read_budget(["epochs=5,batch=50", "augment=true"]) == dict(epochs="5", batch="50", augment="true")
+    done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--budget", "mu=1", "--out", tmp_path / "c")
+    assert done.exit_code == 2 and "--budget mu=1: a budget is of epochs, steps_per_round, batch" in flat(done.output)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_page_never_names_more_clients_a_round_than_there_are(tmp_path):
+    tabled(made_up(tmp_path / "c", ["fedsem"], noisy, clients=3, per_round=10))
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "4 rounds of 3 clients" in page and not re.search(r"per.round</\w+>\s*<\w+>10<", page)
 
 
 def test_a_paired_test_needs_two_seeds_and_a_difference():

@@ -36,6 +36,17 @@ def test_xclp_stage_1_is_its_base_bit_for_bit(digits, base, monkeypatch):
             assert wire.encode(a["c"]) == wire.encode(b["c"]) and any(w.any() for w in a["c"].values())
 
 
+def test_labelled_only_can_be_trained_as_stage_1_bit_for_bit(digits):
+    """Weight decay, cosine and augmentation: with them, FedAvg is what XCLP's first stage is."""
+    how = dict(lr=0.2, epochs=2, batch=4, weight_decay=0.01, augment=True)
+    m = methods.XCLP(warmup=0.75, bits=64, hamming=Plain(), **how)
+    rows = dict(labelled=(6, 6, 6), unlabelled=(8, 9, 5), model="mlp")
+    ours = Federation(digits, m, **rows)  # four rounds, three of them in stage 1
+    theirs = Federation(digits, methods.FedAvg(schedule="cosine", **how), rounds=3, **rows)
+    for _ in range(3):
+        assert wire.encode(ours.round()["weights"]) == wire.encode(theirs.round()["weights"])
+
+
 @pytest.mark.parametrize("preset, balance", [("paper", False), ("paper", True), ("code", False)])
 def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset, balance):
     bits, sent, divided = 512, [], preset == "code" or balance

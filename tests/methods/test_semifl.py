@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from federation import close, halved, labels_at_server, messages, same, spied
+from federation import close, halved, labels_at_server, memory, messages, same, spied
 
 import grapevine as gv
 from grapevine import methods
+from grapevine.data.augment import Views
 from grapevine.learn import alternate
 from grapevine.learn.normalisation import StaticBatchNorm2d
 from grapevine.learn.schedules import cosine
@@ -47,6 +48,51 @@ def test_semifl_trains_in_turns_by_its_switches(digits, monkeypatch, client_mixu
     at_clients = lambda lr: 2 * [("L_s", "client", lr, 2, 0.7 if client_mixup else 0.0, "strong")]  # noqa: E731
     half = cosine(0.4, 1, 2)
     assert calls == [*at_server(0.4, 3), *at_clients(0.4), *at_server(0.4, 4), *at_clients(half), *at_server(half, 4)]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_momentum_goes_on_between_rounds_when_it_is_kept(digits, keep):
+    """The server alone, for two rounds: one optimiser of torch's that lasts, or a new one in each."""
+    method = methods.SemiFL(threshold=1.0, server_epochs=2, keep_momentum=keep)
+    server, _ = labels_at_server(digits, method, rounds=3)
+    state, rows = method.setup(server), server.data
+    model = server.model(state["weights"]).train()
+    optimiser = None
+    for t in range(2):
+        state = method.round(server, state)
+        lr = cosine(method.lr, t, 3)
+        if optimiser is None or not keep:
+            optimiser = torch.optim.SGD(model.parameters(), lr, 0.9, weight_decay=5e-4, nesterov=True)
+        optimiser.param_groups[0]["lr"] = lr
+        loss = alternate.FixMix(model, rows, rows.y, server.rng("train", t), 0.0, strong=False)
+        for batch in loss.batches(torch.arange(len(rows)), 10, 2):
+            optimiser.zero_grad()
+            loss(batch).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+        close(state["weights"], model.state(), rtol=1e-6, atol=1e-7)
+
+
+def test_clients_keep_their_own_momentum(digits):
+    method = methods.SemiFL(threshold=0.0, epochs=1, keep_momentum=True)
+    server, _ = labels_at_server(digits, method)
+    method.round(server, method.setup(server))
+    held = [memory(server, i)["momentum"] for i in (0, 1)]
+    assert all(set(each["head.weight"]) == {"momentum_buffer"} for each in held)
+    assert not torch.equal(held[0]["head.weight"]["momentum_buffer"], held[1]["head.weight"]["momentum_buffer"])
+
+
+def test_views_of_semifl_are_taken_when_asked_for(digits, monkeypatch):
+    calls = []
+    for name in ("strong", "semifl"):
+        plain = getattr(Views, name)
+        monkeypatch.setattr(Views, name, lambda self, at, rng, name=name, plain=plain: calls.append(name) or plain(self, at, rng))
+    for views in ("fixmatch", "semifl"):
+        method = methods.SemiFL(threshold=0.0, epochs=1, server_epochs=1, views=views)
+        server, _ = labels_at_server(digits, method)
+        method.round(server, method.setup(server))
+        assert set(calls) == {"semifl" if views == "semifl" else "strong"}
+        calls.clear()
 
 
 def test_semifl_averages_clients_of_12_and_17_rows_uniformly(digits):

@@ -132,6 +132,8 @@ class Method(Steps):
     """True when the network must end in class scores; False for a method that predicts from features alone."""
     personal: ClassVar[bool] = False
     """True when every client ends with a model of its own: then `evaluate` is asked, and there is no `predictor`."""
+    extra: ClassVar[str] = ""
+    """What a method spends besides the fields that are a budget (epochs, batch, …), in words, for comparisons."""
     seeks_labels: ClassVar[bool] = False
     """True when a round chooses clients by whether they have labels."""
     private: ClassVar[str] = ""

@@ -3,7 +3,7 @@
 Images are uint8 (n, channels, height, width) with values 0 to 255, one channel or three, and stay so. `weak` translates with
 reflection and mirrors. `strong` does that, then RandAugment (Cubuk et al. 2020) with FixMatch's 14 operations and ranges
 (Sohn et al. 2020, Table 12), then cutout. Each operation gives the pixels that Pillow gives. They are computed on the CPU,
-by the compiled loops of `pixels.py`.
+by the compiled loops of `pixels.py`. `semifl` is the RandAugment of SemiFL's authors instead.
 
 Tables and embeddings are float (n, features), best already scaled: their views add noise and drop features to 0, which is a
 scaled feature's mean. `weak`: noise of 0.1 standard deviations, 5 % of the features dropped; `strong`: 0.3 and 20 %.
@@ -66,6 +66,44 @@ def strong(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     _, h, w, _ = out.shape
     top, left = (_integers(0, side, len(x), rng) - side // 4 for side in (h, w))  # what hangs over the edge is cut off
     pixels.cover(out, top, left, h // 2, w // 2, GREY)
+    return _images(out, x)
+
+
+# SemiFL's authors (randaugment.py of their code, at magnitude 10 of 10): 15 operations by ours, with one size each. Invert and
+# Solarize are the same there. Cutout is a grey square of 40 pixels, Translate one of 100, which leaves nothing of a small image.
+SEMIFL = (
+    ("AutoContrast", 0), ("Brightness", 1.9), ("Color", 1.9), ("Contrast", 1.9), ("Cutout", 40), ("Equalize", 0), ("Solarize", 0),
+    ("Posterize", 4), ("Rotate", 30), ("Sharpness", 1.9), ("ShearX", 0.3), ("ShearY", 0.3), ("Solarize", 0), ("TranslateX", 100),
+    ("TranslateY", 100),
+)  # fmt: skip
+
+
+def semifl(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
+    """`weak`, then two operations drawn out of 15, each done with probability ½, at the strongest; no cutout at the end.
+
+    As SemiFL's authors draw them; shears take the nearest pixel, where theirs interpolate. Tables: `strong`.
+    """
+    if x.dim() == 2:
+        return strong(x, rng, flip)
+    from grapevine.data import pixels
+
+    out = _weak(x, rng, flip)
+    n, h, w, _ = out.shape
+    chosen = _integers(0, len(SEMIFL), (OPERATIONS, n), rng)
+    done, sign = _uniform(chosen.shape, rng) < 0.5, _integers(0, 2, chosen.shape, rng) * 2 - 1
+    down, along = (_uniform(chosen.shape, rng) * side for side in (h, w))
+    known = list(RANGES)
+    for line in range(OPERATIONS):
+        names, sizes = zip(*(SEMIFL[i] for i in chosen[line])) if n else ((), ())
+        code = np.array(
+            [known.index(name) if name in RANGES and on else 0 for name, on in zip(names, done[line])], dtype=np.int64
+        )
+        share = [size / dict(TranslateX=w, TranslateY=h).get(name, 1) for name, size in zip(names, sizes)]
+        turned = np.array([RANGES[name][2] if name in RANGES else False for name in names], dtype=bool)
+        pixels.rand_augment(out, code[None], np.where(turned, sign[line], 1)[None] * np.array(share, dtype=np.float64)[None])
+        cut = np.array([name == "Cutout" for name in names], dtype=bool) & done[line]
+        top, left = (np.maximum(0, at[line] - 20).astype(np.int64) for at in (down, along))
+        pixels.cover(out, np.where(cut, top, h), left, 41, 41, GREY)  # both edges belong to Pillow's rectangle
     return _images(out, x)
 
 
@@ -132,6 +170,9 @@ class Views:
 
     def strong(self, at: Tensor | slice, rng: torch.Generator) -> Tensor:
         return self._view(at, partial(strong, rng=rng, flip=self.rows.mirror))
+
+    def semifl(self, at: Tensor | slice, rng: torch.Generator) -> Tensor:
+        return self._view(at, partial(semifl, rng=rng, flip=self.rows.mirror))
 
     def _view(self, at: Tensor | slice, make: Callable[[Tensor], Tensor]) -> Tensor:
         rows = self.rows

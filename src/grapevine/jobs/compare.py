@@ -127,7 +127,8 @@ def load(folder: str | Path) -> Comparison:
 
 def flags(s: CompareSettings) -> dict[str, Any]:
     """What all runs have in common, as compare.json holds it."""
-    return {name: value for name, value in s.to_dict().items() if name in TrainSettings.names()}
+    own = {name: value for name, value in s.to_dict().items() if name in TrainSettings.names()}
+    return own | (dict(budget=s.budget) if s.budget else {})
 
 
 def _check_folder(plan: Plan, resume: bool) -> None:

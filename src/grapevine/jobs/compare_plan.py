@@ -13,6 +13,7 @@ from typing import Any
 from grapevine.core import Method, SubProtocol, parameters, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.data.labels import parse_flip
+from grapevine.jobs import compare_budget
 from grapevine.jobs.compare_processes import Job
 from grapevine.jobs.settings import CompareSettings, DataSettings
 from grapevine.jobs.splits import load_data, make_split, sources
@@ -202,6 +203,20 @@ def lines(entries: Sequence[Entry], split: Held, bounds: bool) -> list[Entry]:
     return sorted([*added, *asked], key=lambda e: first.get(e.label, len(first) + (e.label in upper)))
 
 
+def missing_bounds(split: Held, bounds: bool) -> list[str]:
+    """Why a bound is not there, in words: a reader must not wonder."""
+    if not bounds:
+        return ["no bound was asked for"]
+    told = []
+    if split.where == "server":
+        told.append("no client has labels, so there is no line of clients alone or of labelled rows only")
+    elif split.settings["labels"] == "all":
+        told.append("every row is labelled, so plain averaging (fedavg) is a method and no bound")
+    if split.settings["labels"] == "all" and not parse_flip(split.settings["flip"]).share and not split.settings["irrelevant"]:
+        told.append("all labels are true, so there is nothing above them")
+    return told
+
+
 @dataclass(frozen=True)
 class Plan:
     """A comparison: what is asked for, checked before anything is run."""
@@ -215,6 +230,7 @@ class Plan:
     def make(cls, methods: Sequence[str | Method], s: CompareSettings, out: Path) -> Plan:
         if not s.all_seeds:
             raise Mistake("no seed is given: take seeds=3, say, or a list of numbers.")
+        compare_budget.check(s.budget)
         return cls([entry(spec) for spec in methods], cells(s), s, out)
 
     def runs(self, splits: Mapping[tuple[int, int], Held]) -> tuple[list[dict[str, Any]], list[Job]]:
@@ -228,8 +244,7 @@ class Plan:
                 values=cell.values, name=cell.name, where=first.where, labelled=first.labelled, unlabelled=first.unlabelled,
                 server=first.server, clients=first.clients, split={str(seed): splits[c, seed].hash for seed in s.all_seeds},
                 data=cell.settings.data, settings=first.settings,
-                lines=[dict(label=e.label, method=e.method.name, settings=e.fields(s.set), bound=e.bound, title=e.method.title)
-                       for e in chosen],
+                lines=[self._line(e) for e in chosen], no_bounds=missing_bounds(first, s.bounds),
                 left_out=[e.label for e in self.entries if e.label not in {line.label for line in chosen}],
             ))  # fmt: skip
             jobs += [self._job(c, e, seed, splits[c, seed]) for seed in s.all_seeds for e in chosen]
@@ -241,10 +256,21 @@ class Plan:
                 )
         return described, jobs
 
+    @property
+    def common(self) -> dict[str, Any]:
+        """Fields for all that have them: the budget, and what --set says."""
+        return {**self.settings.budget, **self.settings.set}
+
+    def _line(self, e: Entry) -> dict[str, Any]:
+        given = e.fields(self.common)
+        spent = compare_budget.spent(with_settings(e.method, given))
+        told = dict(spent=spent, budget=compare_budget.words(spent, e.method.extra))
+        return dict(label=e.label, method=e.method.name, settings=given, bound=e.bound, title=e.method.title, **told)
+
     def _job(self, c: int, e: Entry, seed: int, split: Held) -> Job:
         cell = self.cells[c]
         folder = "/".join(["runs", *([cell.folder] if cell.folder else []), f"{e.folder}-seed{seed}"])
-        settings = cell.settings.train(seed, e.fields(self.settings.set))
+        settings = cell.settings.train(seed, e.fields(self.common))
         work = dict(
             method=e.spec, settings=settings.to_dict(), split=str(split.path), hash=split.hash, out=str(self.out / folder)
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from grapevine.core.store import write_atomically
 from grapevine.core.words import duration, percent, size
+from grapevine.jobs import compare_budget
 from grapevine.run.folder import read_lines
 
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",
@@ -68,8 +69,10 @@ def _target(given: float | None, runs: dict[str, list[dict[str, Any]]]) -> tuple
 def _row(cell: dict[str, Any], line: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     done = [run for run in runs if run["state"] == "finished"]
     row = dict(cell["values"], method=line["label"], bound=line["bound"], seeds=len(done), of=len(runs))
+    row["budget"] = line.get("budget", "")
     for name in ("accuracy", "balanced_accuracy"):
         row[name], row[f"{name}_std"] = mean_and_std([run[name] for run in done])
+    row["accuracy_half"] = half_width(row["accuracy_std"], len(done))
     for name in MEANS:
         row[name] = mean_and_std([run[name] for run in done])[0]
     row["errors"] = [f"seed {run['seed']}: {run['error']}" for run in runs if run["error"]]
@@ -81,6 +84,15 @@ def mean_and_std(values: Sequence[float | None]) -> tuple[float | None, float | 
     """Mean and sample standard deviation of what is known; neither of nothing, no deviation of one."""
     known = [value for value in values if value is not None]
     return (fmean(known) if known else None), (stdev(known) if len(known) > 1 else None)
+
+
+def half_width(std: float | None, n: int) -> float | None:
+    """Half of the 95 % interval of a mean, by Student's t."""
+    if std is None:
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, n - 1)) * std / math.sqrt(n)
 
 
 def paired(these: dict[int, float], those: dict[int, float]) -> tuple[float | None, float | None, int]:
@@ -123,6 +135,15 @@ def spread(mean: float | None, std: float | None) -> str:
     return f"{100 * mean:.1f}%" if std is None else f"{100 * mean:.1f} ± {100 * std:.1f}%"
 
 
+def interval(row: dict[str, Any]) -> str:
+    """78.0 to 84.4%, n = 3."""
+    mean, half = row["accuracy"], row["accuracy_half"]
+    if mean is None:
+        return "—"
+    n = f"n = {row['seeds']}"
+    return n if half is None else f"{100 * max(mean - half, 0):.1f} to {100 * min(mean + half, 1):.1f}%, {n}"
+
+
 def p_value(row: dict[str, Any]) -> str:
     if row["best"]:
         return "best"
@@ -162,6 +183,7 @@ COLUMNS = {
     "bound": lambda row: row["bound"] or "",
     "seeds": lambda row: f"{row['seeds']}" if row["seeds"] == row["of"] else f"{row['seeds']} of {row['of']}",
     "accuracy": lambda row: spread(row["accuracy"], row["accuracy_std"]),
+    "95% interval": interval,
     "balanced": lambda row: spread(row["balanced_accuracy"], row["balanced_accuracy_std"]),
     "against best": difference,
     "p": p_value,
@@ -172,6 +194,7 @@ COLUMNS = {
     "FLOPs": lambda row: flops(row["flops"]),
     "seconds": lambda row: "—" if row["seconds"] is None else duration(row["seconds"]),
     "pseudo-labels right": lambda row: percent(row["pseudo_label_accuracy"]),
+    "budget": lambda row: row["budget"],
 }
 
 
@@ -180,7 +203,8 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     rows = rows_of(data, cell)
     best = next((row for row in rows if row["best"]), None)
     n = len(data["seeds"])
-    said = [f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed: no spread, and no test."]
+    said = [warning] if (warning := against_bounds(rows)) else []
+    said.append(f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed: no spread, and no test.")
     pairs = max((row["pairs"] for row in rows if row["p"] is not None), default=0)
     if best and pairs:
         said.append(
@@ -190,6 +214,9 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     if cell["target"] is not None:
         said.append(f"Target: {percent(cell['target'])} test accuracy, {cell['target_is']}; counted at evaluations.")
     said.append("Per client and round: bytes sent in all, over rounds × clients chosen in a round.")
+    said += filter(None, [compare_budget.differences(cell["lines"])])
+    if cell.get("no_bounds"):
+        said.append(f"Bounds: {'; '.join(cell['no_bounds'])}.")
     if cell["left_out"]:
         said.append(f"Cannot use these labels, and left out: {', '.join(cell['left_out'])}.")
     said += [f"Failed: {row['method']}, {error}" for row in rows for error in row["errors"]]
@@ -197,6 +224,32 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     if missing:
         said.append(f"Not finished yet: {missing} runs, which are in no mean.")
     return said
+
+
+def indistinct(row: dict[str, Any]) -> bool:
+    """Whether a method cannot be told from the best one by the paired test."""
+    return row["p"] is not None and row["p"] >= 0.05
+
+
+def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
+    """What the bounds say of the best method, if they say that the setting tells little: one beats it, or ties with it."""
+    best = next((row for row in rows if row["best"]), None)
+    if best is None:
+        return ""
+    told = []
+    for row in rows:
+        if not row["bound"] or row["accuracy"] is None:
+            continue
+        name, upper = f"{row['bound']} ({row['method']})", row["method"] == "supervised"
+        if upper and row["accuracy"] <= best["accuracy"]:
+            told.append(f"{best['method']} is no worse than {name}, so there is nothing left to gain here")
+        elif not upper and row["accuracy"] >= best["accuracy"]:
+            told.append(f"the bound {name} is at least as good as every method: this setting says nothing about them")
+        elif indistinct(row):
+            told.append(f"{best['method']} cannot be distinguished from the bound {name} with {row['pairs']} seeds")
+    text = "; ".join(told)
+    text = text[0].upper() + text[1:] if text.startswith("the ") else text  # a method's name stays as it is
+    return text and f"{text}."
 
 
 def rows_of(data: dict[str, Any], cell: dict[str, Any]) -> list[dict[str, Any]]:

@@ -35,6 +35,11 @@ def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def read_budget(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
+    """Fields of a budget: a table, or `epochs=5,batch=50`."""
+    return read_fields(given if isinstance(given, Mapping) else [each for text in given for each in text.split(",")])
+
+
 def number_or_words(given: Any) -> Any:
     """A number where it can be read as one, else the words."""
     try:
@@ -207,6 +212,10 @@ class CompareSettings(DataSettings):
     target: float | None = param(
         None, "", "Rounds and bytes to reach it [that of labelled rows only].", kind=float, least=0, most=1, metavar="SHARE"
     )
+    budget: dict[str, Any] = param(
+        None, "", "For all methods and bounds alike: epochs, batch, server_epochs, pretrain, weight_decay, schedule, augment, ….",
+        kind=dict, read=read_budget, metavar="FIELD=VALUE,..."
+    )  # fmt: skip
     latex: bool = param(False, "", "Write table.tex as well.")
     bounds: bool = param(True, "", "Add the bounds (each client alone, labelled rows only, all true labels).", flag=False)
 

@@ -21,7 +21,7 @@ from grapevine.learn.bases import own_rows
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.mixing import mixup
 from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
-from grapevine.learn.training import Weights, add, clip, nesterov, parameter_names, passes, subtract, train
+from grapevine.learn.training import Weights, add, clip, kept, nesterov, parameter_names, passes, resume, subtract, train
 
 QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
 STATISTICS: dict[str, Any] = dict(
@@ -30,6 +30,7 @@ STATISTICS: dict[str, Any] = dict(
 )
 MANY = 1000  # labels at the server from which its batches are large
 SMALL_BATCH, LARGE_BATCH = 10, 250
+VIEWS = ("fixmatch", "semifl")
 
 
 # ---------------------------------------------------------------- checks
@@ -60,8 +61,8 @@ def server_batch(asked: int, rows: int) -> int:
 class FixMix:
     """l(f(A(x_fix)), ŷ_fix) + mix · [λ l(f(x_mix), ŷ_fix) + (1 − λ) l(f(x_mix), ŷ_mix)], x_mix = λ α(x_fix) + (1 − λ) α(x_mix).
 
-    A is the strong view (or the weak one), α the weak one, λ ~ Beta(beta, beta) one for the batch. `labels` has a class for every
-    row. `mix` is the weight of the mix loss, 0 for none.
+    A is the strong view (FixMatch's, or SemiFL's by `views`) or the weak one, α the weak one, λ ~ Beta(beta, beta) one for the
+    batch. `labels` has a class for every row. `mix` is the weight of the mix loss, 0 for none.
     """
 
     model: Network
@@ -71,6 +72,7 @@ class FixMix:
     mix: float = 1.0
     beta: float = 0.75
     strong: bool = True
+    views: str = VIEWS[0]
 
     def batches(self, fix: Tensor, batch: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Passes over the fix set, the rows at positions `fix`, each batch with a mix batch drawn from all rows."""
@@ -79,7 +81,7 @@ class FixMix:
 
     def __call__(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         (fix, other), views, labels = batch, Views(self.rows), self.labels.to(self.rows.device)
-        x = (views.strong if self.strong else views.weak)(fix, self.rng)
+        x = (views.weak if not self.strong else views.semifl if self.views == "semifl" else views.strong)(fix, self.rng)
         loss = cross_entropy(self.model(x), labels[fix])
         if not self.mix:
             return loss
@@ -90,10 +92,18 @@ class FixMix:
 
 
 def descend(
-    method: Any, model: Network, batches: Iterable, loss: Callable[[Any], Tensor], lr: float, rng: torch.Generator
-) -> int:
-    """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's."""
-    return train(model, batches, loss, nesterov(model, lr, method.momentum, method.weight_decay), rng, clip(method.clip))
+    method: Any, model: Network, batches: Iterable, loss: Callable[[Any], Tensor], lr: float, rng: torch.Generator,
+    momentum: dict | None = None,
+) -> int:  # fmt: skip
+    """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's. It goes on with `momentum`, if
+    given, and leaves there what it ends with."""
+    optimiser = nesterov(model, lr, method.momentum, method.weight_decay)
+    if momentum is not None:
+        resume(optimiser, model, momentum)
+    steps = train(model, batches, loss, optimiser, rng, clip(method.clip))
+    if momentum is not None:
+        momentum.update(kept(optimiser, model))
+    return steps
 
 
 def with_momentum(server: Server, weights: Weights, velocity: Weights, mean: Weights, momentum: float) -> tuple[Weights, Weights]:

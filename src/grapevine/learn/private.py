@@ -56,6 +56,8 @@ def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, 
     rows, rng = client.data.labelled, client.rng("train", round)
     if client.private is None:
         return fit(model, rows, lr, epochs, rng, batch, adjust, **sgd)
+    if sgd.pop("augment", False):
+        raise Mistake("with --dp a row counts once as it is: leave augment=true out.")
     if not len(rows):
         return 0
     check_network(model)

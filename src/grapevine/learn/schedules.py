@@ -25,6 +25,14 @@ def cosine(lr: float, round: int, rounds: float) -> float:
     return lr * (1 + math.cos(math.pi * round / rounds)) / 2
 
 
+SCHEDULES = ("constant", "cosine")
+
+
+def scheduled(schedule: str, lr: float, round: int, rounds: int) -> float:
+    """The learning rate of a round: always the same, or that of a stage of FedAvg+XCLP with so many rounds."""
+    return cosine(lr, round, T_MAX * rounds) if schedule == "cosine" else lr
+
+
 def sigmoid_rampup(step: float, length: float) -> float:
     """exp(−5 (1 − step/length)²), then 1 (Laine & Aila 2017)."""
     done = min(max(step / length, 0.0), 1.0) if length > 0 else 1.0

@@ -14,6 +14,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
 from grapevine.core.reply import MOST
 from grapevine.core.rows import Rows
+from grapevine.data.augment import Views
 
 Weights = dict[str, Tensor]
 Adjust = Callable[[nn.Module], None]
@@ -60,11 +61,16 @@ def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator
 
 def fit(
     model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, adjust: Adjust | None = None,
-    **sgd: Any,
+    augment: bool = False, **sgd: Any,
 ) -> int:  # fmt: skip
-    """Epochs of SGD with cross-entropy; returns the number of steps. `sgd` are its momentum and weight_decay."""
-    optimiser = torch.optim.SGD(model.parameters(), lr, **sgd)
-    batches = (rows.batch(at) for at in passes(len(rows), batch, epochs, rng))
+    """Epochs of SGD with cross-entropy, on weak views if told so; returns the number of steps. `sgd` are its momentum and
+    weight_decay."""
+    optimiser, views = torch.optim.SGD(model.parameters(), lr, **sgd), Views(rows)
+    positions = passes(len(rows), batch, epochs, rng)
+    if augment:
+        batches = ((views.weak(at, rng), rows.y[at].to(rows.device)) for at in positions)
+    else:
+        batches = (rows.batch(at) for at in positions)
     return train(model, batches, lambda xy: F.cross_entropy(model(xy[0]), xy[1]), optimiser, rng, adjust)
 
 

@@ -11,6 +11,7 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.method import HELD_OUT
 from grapevine.core.reply import COUNT
 from grapevine.learn import bases, fit
+from grapevine.learn.schedules import SCHEDULES, scheduled
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,17 @@ class Alone(Method):
     lr: float = param(0.1, "η", "learning rate", above=0)
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
     batch: int = param(50, "B", "batch size", least=1)
+    weight_decay: float = param(0.0, "", "L2 penalty", least=0)
+    schedule: str = param("constant", "", "learning rate over the rounds: constant, or cosine as in xclp", choices=SCHEDULES)
+    augment: bool = param(False, "", "weak views (translation, flip) in training")
 
     def individual(self) -> str:
         return "no model leaves a client"
 
     @step(reveals=dict(n=bases.USED), like=dict(n=COUNT))
-    def train(self, client: Client, round: int) -> dict:
-        model = client.model(client.memory.get("weights"))
-        fit(model, client.data.labelled, self.lr, self.epochs, client.rng("train", round), self.batch)
+    def train(self, client: Client, round: int, lr: float | None = None) -> dict:
+        model, how = client.model(client.memory.get("weights")), dict(weight_decay=self.weight_decay, augment=self.augment)
+        fit(model, client.data.labelled, lr or self.lr, self.epochs, client.rng("train", round), self.batch, **how)
         client.memory["weights"] = model.state()
         return dict(n=len(client.data.labelled))
 
@@ -45,7 +49,10 @@ class Alone(Method):
         return dict(round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        server.ask(self.train, to=server.sample(state["round"]), round=state["round"])
+        told = dict(round=state["round"])
+        if self.schedule != "constant":
+            told["lr"] = scheduled(self.schedule, self.lr, state["round"], server.rounds)
+        server.ask(self.train, to=server.sample(state["round"]), **told)
         return dict(round=state["round"] + 1)
 
     def shared(self, state: dict) -> dict:
@@ -63,6 +70,9 @@ class ServerOnly(Method):
     lr: float = param(0.1, "η", "learning rate", above=0)
     epochs: int = param(5, "E", "passes over the server's rows per round", least=1)
     batch: int = param(50, "B", "batch size", least=1)
+    weight_decay: float = param(0.0, "", "L2 penalty", least=0)
+    schedule: str = param("constant", "", "learning rate over the rounds: constant, or cosine as in xclp", choices=SCHEDULES)
+    augment: bool = param(False, "", "weak views (translation, flip) in training")
 
     def check(self, server: Server) -> None:
         bases.own_rows(server)
@@ -71,6 +81,7 @@ class ServerOnly(Method):
         return "the server asks no client"
 
     def round(self, server: Server, state: dict) -> dict:
-        model = server.model(state["weights"])
-        fit(model, bases.own_rows(server), self.lr, self.epochs, server.rng("train", state["round"]), self.batch)
+        model, how = server.model(state["weights"]), dict(weight_decay=self.weight_decay, augment=self.augment)
+        lr = scheduled(self.schedule, self.lr, state["round"], server.rounds)
+        fit(model, bases.own_rows(server), lr, self.epochs, server.rng("train", state["round"]), self.batch, **how)
         return dict(weights=model.state(), round=state["round"] + 1)

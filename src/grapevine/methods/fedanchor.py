@@ -44,6 +44,7 @@ class FedAnchor(Method):
 
     name = "fedanchor"
     title = "FedAnchor: pseudo-labels by cosine to the server's labelled anchors (Qiu et al. 2024)"
+    extra = "cosine rate, at the server as many passes of the contrastive loss"
     takes = frozenset({"server"})
 
     threshold: float = param(0.6, "t", "a row is in the fix set if its best mean cosine is above; -1: always", least=-1, most=1)

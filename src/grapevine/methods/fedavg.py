@@ -3,6 +3,9 @@ Decentralized Data", AISTATS 2017, Algorithm 1. And its upper bound here: the sa
 `pretrain` as the bound of FedAnchor's tables (Qiu et al. 2024): the server trains on its own rows before the first round and
 in turns.
 
+`schedule=cosine`, `augment` and `weight_decay` make it what the first stage of FedAvg+XCLP is, so that labelled rows alone can be
+trained as well as the methods that they are compared with.
+
 Departures: clients are sampled by number (`--per-round`) rather than by fraction C; the average is over the sampled clients
 that hold labels, weighted by their number of labels.
 """
@@ -17,6 +20,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, fit
 from grapevine.learn.private import fit_own
+from grapevine.learn.schedules import SCHEDULES, scheduled
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,31 @@ class FedAvg(Method):
     batch: int = param(50, "B", "batch size of the clients", least=1)
     momentum: float = param(0.0, "", "momentum of the clients' SGD, forgotten between rounds", least=0, most=1)
     weight_decay: float = param(0.0, "", "L2 penalty of the clients' SGD", least=0)
+    schedule: str = param("constant", "", "learning rate over the rounds: constant, or cosine as in xclp", choices=SCHEDULES)
+    augment: bool = param(False, "", "weak views (translation, flip) in training")
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
     @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip
-    def train(self, client: Client, weights: dict, round: int) -> dict:
+    def train(self, client: Client, weights: dict, round: int, lr: float | None = None) -> dict:
         """ClientUpdate(k, w)."""
         model, rows = client.model(weights), client.data.labelled
-        fit_own(client, model, self.lr, self.epochs, round, self.batch, **self._sgd())
+        fit_own(client, model, lr or self.lr, self.epochs, round, self.batch, **self._sgd())
         return dict(weights=model.state(), n=len(rows))
 
     def _sgd(self) -> dict[str, Any]:
-        return dict(momentum=self.momentum, weight_decay=self.weight_decay)
+        return dict(momentum=self.momentum, weight_decay=self.weight_decay, augment=self.augment)
+
+    def _lr(self, server: Server, round: int) -> float:
+        return scheduled(self.schedule, self.lr, round, server.rounds)
 
     def round(self, server: Server, state: dict) -> dict:
-        chosen = server.sample(state["round"])  # S_t
-        replies = server.ask(self.train, to=chosen, weights=state["weights"], round=state["round"])
+        chosen, told = server.sample(state["round"]), dict(weights=state["weights"], round=state["round"])  # S_t
+        if self.schedule != "constant":
+            told["lr"] = self._lr(server, state["round"])
+        replies = server.ask(self.train, to=chosen, **told)
         weights = average(replies, otherwise=state["weights"])
         bases.note_diversity(server, bases.moves(replies, state["weights"]))
         return dict(weights=weights, round=state["round"] + 1)
@@ -76,13 +87,13 @@ class Supervised(FedAvg):
     def round(self, server: Server, state: dict) -> dict:
         t = state["round"]
         if t == 0 and self.pretrain:
-            state = dict(state, weights=self._at_server(server, state["weights"], self.pretrain, "pretrain"))
+            state = dict(state, weights=self._at_server(server, state["weights"], self.pretrain, "pretrain", t))
         state = super().round(server, state)
         if self.server_epochs:
-            state = dict(state, weights=self._at_server(server, state["weights"], self.server_epochs, f"train {t}"))
+            state = dict(state, weights=self._at_server(server, state["weights"], self.server_epochs, f"train {t}", t))
         return state
 
-    def _at_server(self, server: Server, weights: dict, epochs: int, name: str) -> dict:
+    def _at_server(self, server: Server, weights: dict, epochs: int, name: str, t: int) -> dict:
         model = server.model(weights)
-        fit(model, bases.own_rows(server), self.lr, epochs, server.rng(name), self.server_batch, **self._sgd())
+        fit(model, bases.own_rows(server), self._lr(server, t), epochs, server.rng(name), self.server_batch, **self._sgd())
         return model.state()

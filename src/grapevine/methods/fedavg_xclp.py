@@ -70,6 +70,7 @@ class XCLP(Method):
 
     name = "xclp"
     title = "FedAvg+XCLP: labels propagated across clients (Scott et al. 2023, Algorithm 2)"
+    extra = "cosine rate in each of two stages, pseudo-labels in the second"
     seeks_labels = True
     agrees = True
 

@@ -34,6 +34,7 @@ class FedCon(Method):
 
     name = "fedcon"
     title = "FedCon: BYOL at the clients, labels and consistency at the server (Long et al. 2021)"
+    extra = "strong views, consistency loss, a first training at the server"
     takes = frozenset({"server"})
 
     ema: float = param(0.999, "τ", "decay of the clients' target", least=0, most=1)

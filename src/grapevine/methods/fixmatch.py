@@ -38,6 +38,7 @@ class FixMatch(Method):
 
     name = "fixmatch"
     title = "FixMatch-FedAvg: confident labels of weak views teach strong views (Sohn et al. 2020)"
+    extra = "cosine rate, weak and strong views of unlabelled rows"
     takes = frozenset({"clients", "server", "both"})
 
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)

@@ -92,6 +92,7 @@ class MPSSFL(Method):
 
     name = "mp-ssfl"
     title = "MP-SSFL: labels kept, mended or set aside by the server's classifier (Aladwani et al. 2024)"
+    extra = "a classifier at the server first, labels that it gives or changes"
     takes = frozenset({"server", "both"})
 
     tau: float = param(0.95, "τ", "confidence from which a prediction counts", least=0.5, most=1)

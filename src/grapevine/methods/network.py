@@ -36,6 +36,7 @@ class NetworkLabels(Method):
 
     name = "network"
     title = "FedAvg+network: the model's own pseudo-labels (Scott et al. 2023, section 4.2)"
+    extra = "cosine rate in each of two stages, pseudo-labels in the second"
     seeks_labels = True
     labelled_only: ClassVar[bool] = False
     """True when only clients with labels are chosen in stage 2."""

@@ -51,6 +51,7 @@ class ProtoFSSL(Method):
 
     name = "protofssl"
     title = "ProtoFSSL: pseudo-labels from other clients' prototypes (Kim et al. 2022)"
+    extra = "RMSprop, an episode a step"
     logits = False
 
     helpers: int = param(5, "|H_r|", "prototype sets that are sent to a client", least=1)

@@ -54,6 +54,7 @@ class Tuor(Method):
 
     name = "tuor"
     title = "Tuor et al. 2020, reimplemented: a loss threshold; the server learns the loss of every labelled row"
+    extra = "a benchmark model at the server first"
     takes = frozenset({"both"})
 
     benchmark: float = param(0.7, "", "share of the server's rows for the benchmark; the rest give losses", above=0, below=1)
@@ -151,6 +152,7 @@ class RDS(Method):
 
     name = "rds"
     title = "RDS, reimplemented: relevance predictors trained by rewards (Nagalapatti et al. 2022)"
+    extra = "the loss of every model on the server's rows"
     takes = frozenset({"both"})
 
     hidden: int = param(64, "", "hidden units of a relevance predictor", least=1)

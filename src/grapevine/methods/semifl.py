@@ -9,7 +9,9 @@ batch anew) its mix set; it trains on both; the server averages uniformly, with 
 Departures: statistics are those of the round's clients and of the server, taken after the server has trained (the authors'
 code takes all clients'); they are sums of activations per channel, sent in the clear. A client with an empty fix set is left
 out. `sbn=true` replaces the model's batch normalisation of images; one of vectors (mlp) keeps running statistics, averaged.
-The momentum of SGD is forgotten between rounds. `pretrain` and `server_mixup` are FedAnchor's comparison, not this paper's.
+The momentum of SGD is forgotten between rounds; `keep_momentum=true` keeps each client's and the server's, as the authors' code
+does. Strong views are FixMatch's; `views=semifl` are the authors' RandAugment (`data.augment.semifl`). `pretrain` and
+`server_mixup` are FedAnchor's comparison, not this paper's.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class SemiFL(Method):
 
     name = "semifl"
     title = "SemiFL: clients on the global model's confident labels, the server on its own, in turns (Diao et al. 2022)"
+    extra = "cosine rate, strong views, mixup"
     takes = frozenset({"server"})
 
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label in the fix set", least=0, most=1)
@@ -46,6 +49,8 @@ class SemiFL(Method):
     sbn: bool = param(True, "", "static batch normalisation in place of the model's")
     lr: float = param(0.03, "η", "first learning rate everywhere, half a cosine over all rounds", above=0)
     momentum: float = param(0.9, "β_l", "Nesterov momentum of SGD", least=0, most=1)
+    keep_momentum: bool = param(False, "", "momentum stays between rounds, in each client's memory and at the server")
+    views: str = param("fixmatch", "", "strong views: fixmatch, or semifl (the authors' RandAugment)", choices=alternate.VIEWS)
     weight_decay: float = param(5e-4, "", "L2 penalty", least=0)
     clip: float = param(1.0, "", "longest gradient", above=0)
     epochs: int = param(5, "E", "passes over the fix set per round", least=1)
@@ -81,21 +86,24 @@ class SemiFL(Method):
         fix = torch.nonzero(sure).flatten()
         if not len(fix):
             return dict(n=0, qualified=0)
-        loss = FixMix(model, rows, labels, draw, self.mix if self.client_mixup else 0.0, self.beta)
-        alternate.descend(self, model, loss.batches(fix, self.batch, self.epochs), loss, lr, draw)
+        loss = FixMix(model, rows, labels, draw, self.mix if self.client_mixup else 0.0, self.beta, views=self.views)
+        momentum = client.memory.get("momentum", {}) if self.keep_momentum else None
+        alternate.descend(self, model, loss.batches(fix, self.batch, self.epochs), loss, lr, draw, momentum)
+        if momentum is not None:
+            client.memory["momentum"] = momentum
         return dict(weights=model.state(), n=1, qualified=len(fix))
 
     # ------------------------------------------------------------ server
 
     def setup(self, server: Server) -> dict:
-        return dict(weights=server.model().state(), velocity={}, statistics={}, round=0)
+        return dict(weights=server.model().state(), velocity={}, momentum={}, statistics={}, round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        t, weights, statistics = state["round"], state["weights"], state["statistics"]
+        t, weights, statistics, momentum = state["round"], state["weights"], state["statistics"], dict(state["momentum"])
         lr = cosine(self.lr, t, server.rounds)
         chosen = server.sample(t)
         if t == 0:
-            weights = self._at_server(server, weights, self.lr, self.pretrain, "pretrain", t)
+            weights = self._at_server(server, weights, self.lr, self.pretrain, "pretrain", momentum)
             statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
         replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t)
         alternate.note_qualified(server, replies)
@@ -105,15 +113,19 @@ class SemiFL(Method):
         if used:
             mean = average(used, by=None)
             weights, velocity = alternate.with_momentum(server, weights, velocity, mean, self.global_momentum)
-        weights = self._at_server(server, weights, lr, self.server_epochs, "train", t)
+        weights = self._at_server(server, weights, lr, self.server_epochs, "train", momentum, t)
         statistics = alternate.ask_statistics(server, self.statistics, weights, chosen)
-        return dict(weights=weights, velocity=velocity, statistics=statistics, round=t + 1)
+        return dict(weights=weights, velocity=velocity, momentum=momentum, statistics=statistics, round=t + 1)
 
-    def _at_server(self, server: Server, weights: Weights, lr: float, epochs: int, name: str, t: int) -> Weights:
+    def _at_server(
+        self, server: Server, weights: Weights, lr: float, epochs: int, name: str, momentum: dict, t: int = 0
+    ) -> Weights:
+        """ServerUpdate. `momentum` is gone on with, and changed, if it is kept."""
         model, rows, mix = server.model(weights), bases.own_rows(server), self.mix if self.server_mixup else 0.0
         loss = FixMix(model, rows, rows.y, server.rng(name, t), mix, self.beta, strong=False)
         batch = alternate.server_batch(self.server_batch, len(rows))
-        alternate.descend(self, model, loss.batches(torch.arange(len(rows)), batch, epochs), loss, lr, loss.rng)
+        alternate.descend(self, model, loss.batches(torch.arange(len(rows)), batch, epochs), loss, lr, loss.rng,
+                          momentum if self.keep_momentum else None)  # fmt: skip
         return model.state()
 
     # ------------------------------------------------------------ prediction

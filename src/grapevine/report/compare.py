@@ -13,7 +13,19 @@ from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
 from grapevine.jobs.compare import Comparison, load
-from grapevine.jobs.compare_table import COLUMNS, data_names, flops, mean_and_std, notes, rows_of, spread, used_columns
+from grapevine.jobs.compare_table import (
+    COLUMNS,
+    against_bounds,
+    data_names,
+    flops,
+    indistinct,
+    interval,
+    mean_and_std,
+    notes,
+    rows_of,
+    spread,
+    used_columns,
+)
 from grapevine.report import leaderboard
 from grapevine.report.charts.kinds import Axis, Point, Series, bars, costs, heights, lines
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
@@ -80,7 +92,11 @@ def _head(data: dict[str, Any], name: str) -> dict[str, Any]:
     tiles = {"runs": f"{done} / {len(runs)}", "time of all runs": duration(sum(run["seconds"] or 0 for run in runs))}
     if len(data["cells"]) == 1:
         first = {f"best: {row['method']}": spread(row["accuracy"], row["accuracy_std"]) for row in best}
-        known = {row["bound"]: percent(row["accuracy"]) for row in data["table"] if row["bound"] and row["accuracy"] is not None}
+        known = {
+            row["bound"]: spread(row["accuracy"], row["accuracy_std"])
+            for row in data["table"]
+            if row["bound"] and row["accuracy"] is not None
+        }
         tiles = first | known | tiles
     told = [] if data["state"] == "finished" else [notices.get(data["state"], stopped)]
     return dict(heading=heading, about=_about(data), tiles=tiles, notices=told)
@@ -96,11 +112,19 @@ def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
         return f"Best of {len(data['methods'])} methods on {name}, in {len(best)} settings: {told}."
     (row,) = best
     others = [r for r in data["table"] if not r["bound"] and r is not row and r["accuracy"] is not None]
-    sentence = f"{row['method']} classifies {spread(row['accuracy'], row['accuracy_std'])} of the test rows of {name} right"
+    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right ({interval(row)})"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
-    near = [r["method"] for r in others if r["p"] is not None and r["p"] >= 0.05]
+    near = [r["method"] for r in others if indistinct(r)]
     who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of them"
-    return sentence + (f"; {who} cannot be distinguished from it with {row['seeds']} seeds." if near else ".")
+    sentence += f"; {who} cannot be distinguished from it with {row['seeds']} seeds." if near else "."
+    bounds = against_bounds(data["table"])
+    return f"{sentence} {bounds}" if bounds else sentence
+
+
+def _per_round(data: dict[str, Any]) -> int:
+    """Clients of a round: never more than there are."""
+    most = max(cell["clients"] for cell in data["cells"])
+    return min(data["flags"]["per_round"] or most, most)
 
 
 def _about(data: dict[str, Any]) -> str:
@@ -110,8 +134,8 @@ def _about(data: dict[str, Any]) -> str:
     words += f", {count(cell['server'])} labelled at the server" if cell["server"] else ""
     if len(data["cells"]) > 1:
         words = "Varied: " + "; ".join(f"{name.replace('_', '-')} {', '.join(map(str, v))}" for name, v in data["vary"].items())
-    per_round = min(flags["per_round"] or cell["clients"], cell["clients"])
-    return f"{words}. {many(flags['rounds'], 'round')} of {many(per_round, 'client')}. All methods of a seed have the same split."
+    rounds = f"{many(flags['rounds'], 'round')} of {many(_per_round(data), 'client')}"
+    return f"{words}. {rounds}. All methods of a seed have the same split."
 
 
 # ---------------------------------------------------------------- one cell
@@ -242,7 +266,7 @@ def _axis(name: str, values: Sequence[Any]) -> str:
 def _settings(data: dict[str, Any]) -> list[Part]:
     again: list[Part] = [Command(data["command"])] if data["command"] else []
     groups = {"Comparison": dict(methods=data["methods"], seeds=data["seeds"], vary=data["vary"], target=data["target"]),
-              "Flags": data["flags"], "Versions": data["versions"]}  # fmt: skip
+              "Flags": data["flags"] | dict(per_round=_per_round(data)), "Versions": data["versions"]}  # fmt: skip
     for cell in data["cells"]:
         groups[f"Splits{' of ' + cell['name'] if cell['name'] else ''}"] = {f"seed {s}": h for s, h in cell["split"].items()}
     given = {line["label"]: line["settings"] for cell in data["cells"] for line in cell["lines"] if line["settings"]}

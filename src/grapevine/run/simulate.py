@@ -25,6 +25,8 @@ from grapevine.core.rows import ClientData
 from grapevine.core.store import Memory, RamStore, Store
 from grapevine.crypto.agreement import Identity
 
+UNKNOWN = -1  # the class of a row whose truth nobody knows
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -233,11 +235,16 @@ class Simulation(Transport):
             return None
 
         def judge(labels: Tensor, used: Tensor, head: str, confidence: Tensor | None) -> None:
-            labels, used = labels.cpu(), used.cpu()
-            right = (labels == truth(id)) & (labels >= 0)
+            true = truth(id)
+            known = true != UNKNOWN
+            if not known.any():  # a table of one's own: nothing can be said of its unlabelled rows
+                return
+            labels, used, true = labels.cpu()[known], used.cpu()[known], true[known]
+            confidence = None if confidence is None else confidence.cpu()[known]
+            right = (labels == true) & (labels >= 0)
             counts = dict(n=len(labels), used=int(used.sum()), right=int((right & used).sum()), right_of_all=int(right.sum()))
             if confidence is not None:  # in millionths, so that the sum does not depend on who comes first
-                counts["confidence"] = round(1e6 * float(confidence.cpu()[used].sum(dtype=torch.float64)))
+                counts["confidence"] = round(1e6 * float(confidence[used].sum(dtype=torch.float64)))
             self.add_judged({head: counts})
 
         return judge
