@@ -34,8 +34,9 @@ class Alone(Method):
 
     @step(reveals=dict(n=bases.USED), like=dict(n=COUNT))
     def train(self, client: Client, round: int, lr: float | None = None) -> dict:
-        model, how = client.model(client.memory.get("weights")), dict(weight_decay=self.weight_decay, augment=self.augment)
-        fit(model, client.data.labelled, lr or self.lr, self.epochs, client.rng("train", round), self.batch, **how)
+        model = client.model(client.memory.get("weights"))
+        fit(model, client.data.labelled, lr or self.lr, self.epochs, client.rng("train", round), self.batch,
+            augment=self.augment, weight_decay=self.weight_decay)  # fmt: skip
         client.memory["weights"] = model.state()
         return dict(n=len(client.data.labelled))
 
@@ -81,7 +82,7 @@ class ServerOnly(Method):
         return "the server asks no client"
 
     def round(self, server: Server, state: dict) -> dict:
-        model, how = server.model(state["weights"]), dict(weight_decay=self.weight_decay, augment=self.augment)
-        lr = scheduled(self.schedule, self.lr, state["round"], server.rounds)
-        fit(model, bases.own_rows(server), lr, self.epochs, server.rng("train", state["round"]), self.batch, **how)
+        model, lr = server.model(state["weights"]), scheduled(self.schedule, self.lr, state["round"], server.rounds)
+        fit(model, bases.own_rows(server), lr, self.epochs, server.rng("train", state["round"]), self.batch,
+            augment=self.augment, weight_decay=self.weight_decay)  # fmt: skip
         return dict(weights=model.state(), round=state["round"] + 1)
