@@ -1,0 +1,233 @@
+"""All methods on the same four settings: labels at the clients, i.i.d. and Dirichlet 0.1, and at the server, 50 and 250; CIFAR-10
+as images from scratch and as features of EfficientNet-lite0. Accuracy, bytes, processor seconds, and "label, then train" beside.
+
+    python benchmarks/state_of_the_art.py [--quick] [--only features|images] [--seeds 3]
+
+One run after the other, each kept in `claims/.runs/` as soon as it is done: what is there is not repeated. Writes
+state_of_the_art.json beside itself and the table of docs/state-of-the-art.md after every setting.
+
+All methods have the same rounds, clients and local epochs, the same batches and the same passes at the server (`BUDGET`, for the
+fields that a method has); their other fields are the defaults. One-shot heads have one round. Label, then train is `grapevine
+label` with its defaults (distances in the clear, which changes no label), then FedAvg on what it left; for images it labels by
+the features of the pretrained network, which no other line of that table has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from machine import DATA, ROOT, about, fill, markdown, need, one_blas_thread, write
+
+import grapevine as gv
+from grapevine import methods
+from grapevine.core.errors import Mistake
+from grapevine.core.method import parameters
+from grapevine.data import Dataset, Split
+from grapevine.jobs.labels_from import with_labels
+from grapevine.methods.moment_heads import MomentHead
+
+RUNS = Path(os.environ.get("GRAPEVINE_CLAIMS", Path(__file__).parent / "claims" / ".runs")) / "state_of_the_art"
+ROWS, CLIENTS, PER_ROUND = 10_000, 20, 10
+BUDGET = dict(epochs=2, batch=32, server_epochs=2, server_batch=32, pretrain=10)
+LABELLED = "label, then fedavg"
+PLACES = {  # name: where, flags of the split
+    "clients, i.i.d.": ("clients", dict(labels="clients:1000", partition="iid")),
+    "clients, Dirichlet 0.1": ("clients", dict(labels="clients:1000", partition="dirichlet:0.1")),
+    "server, 50": ("server", dict(labels="server:50", partition="iid")),
+    "server, 250": ("server", dict(labels="server:250", partition="iid")),
+}
+NOT_YET = "Not measured yet: `python benchmarks/state_of_the_art.py` writes the tables here, and goes on where it was stopped."
+LEFT_OUT = {
+    "alone": "a model for each client, not one",
+    "rds": "for rows off the topic",
+    "tuor": "for rows off the topic",
+    "mp-ssfl": "for wrong labels and rows off the topic",
+}
+
+
+@dataclass(frozen=True)
+class Space:
+    """What rows are, which network learns them, and what the label job sees of them."""
+
+    name: str
+    data: Dataset
+    features: Dataset
+    model: str
+    norm: str | None
+    rounds: int
+
+    def lines(self, where: str) -> list[str]:
+        """Methods that take labels there, bounds included; heads only where rows are features."""
+        fit = [name for name in methods.TABLE if where in methods.find(name).takes and name not in LEFT_OUT]
+        heads = [name for name in fit if issubclass(methods.find(name), MomentHead)]
+        trained = [name for name in fit if name not in heads]
+        return [*trained, *(heads if self.name == "features" else []), LABELLED]
+
+
+def spaces(quick: bool) -> Iterator[Space]:
+    if quick:
+        digits = first(gv.data.load("digits"), 300)
+        yield Space("features", digits, digits, "linear", None, 2)
+        yield Space("images", digits, digits, "cnn", None, 2)
+        return
+    need("cifar10", "cifar10-lite0")
+    features, images = (first(gv.data.load(name, data_dir=DATA), ROWS) for name in ("cifar10-lite0", "cifar10"))
+    yield Space("features", features, features, "mlp", None, 60)
+    yield Space("images", images, features, "cnn", "bn", 50)
+
+
+def first(data: Dataset, rows: int) -> Dataset:
+    """So many rows of the training set, drawn by a fixed seed: the same rows of images and of their features."""
+    at = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(0))[:rows].sort().values
+    return replace(data, x=data.x[at], y=data.y[at])
+
+
+# ---------------------------------------------------------------- one run
+
+
+def run(space: Space, place: str, line: str, seed: int, quick: bool) -> dict[str, Any]:
+    """Accuracy, bytes and processor seconds of one line; or what it said when it failed."""
+    where, flags = PLACES[place]
+    if quick:
+        flags = flags | dict(labels="clients:100" if where == "clients" else "server:50")
+    split = space.data.split(clients=4 if quick else CLIENTS, seed=seed, **flags)
+    began, bytes_before = time.process_time(), 0
+    with one_blas_thread(), tempfile.TemporaryDirectory() as folder:
+        try:
+            if line == LABELLED:
+                split, bytes_before = label(split, space.features, seed, Path(folder) / "labels")
+            name = "fedavg" if line == LABELLED else line
+            found = gv.train(made(name, where), split, seed=seed, workers=1, evaluate_every=5, **network(space, name))
+        except Mistake as mistake:
+            return dict(error=str(mistake))
+    sent = found.result["bytes_up"] + found.result["bytes_down"] + bytes_before
+    return dict(accuracy=found.result["accuracy"], bytes=sent, seconds=time.process_time() - began)
+
+
+def made(name: str, where: str) -> Any:
+    """The method with the common budget; passes at the server only where it has labels."""
+    cls = methods.find(name)
+    known = {f.name for f in parameters(cls) if where == "server" or f.name in ("epochs", "batch")}
+    return cls(**{field: value for field, value in BUDGET.items() if field in known})
+
+
+def network(space: Space, name: str) -> dict[str, Any]:
+    if issubclass(methods.find(name), MomentHead):
+        return dict(model="linear", rounds=1, per_round=CLIENTS)
+    return dict(model=space.model, norm=space.norm, rounds=space.rounds, per_round=PER_ROUND)
+
+
+def label(split: Split, features: Dataset, seed: int, folder: Path) -> tuple[Split, int]:
+    """The split with the labels of the label job, in which a server with labels is one more party; and the bytes of that job."""
+    holders = [*zip(split.names, split.parts), *([("server", split.server)] if split.server else [])]
+    parties = []
+    for _, part in holders:
+        rows = torch.cat([part.labelled, part.unlabelled])
+        names = [split.dataset.classes[c] for c in part.labels.tolist()] + [None] * len(part.unlabelled)
+        parties.append((features.x[rows].flatten(1).double().numpy(), np.array(names, dtype=object)))
+    made = gv.label(parties, names=[name for name, _ in holders], secure="plain", seed=seed, out=folder)
+    return with_labels(split, folder), made.bytes_up + made.bytes_down
+
+
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A result that is made once."""
+    if not path.exists():
+        result = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".new").write_text(json.dumps(result))
+        path.with_suffix(".new").replace(path)
+    return json.loads(path.read_text())
+
+
+# ---------------------------------------------------------------- tables
+
+
+def score(runs: list[dict[str, Any]]) -> str:
+    found = [100 * one["accuracy"] for one in runs if "accuracy" in one]
+    if not found:
+        return "failed" if runs else ""
+    return f"{mean(found):.1f} ± {stdev(found):.1f}" if len(found) > 1 else f"{found[0]:.1f}"
+
+
+def cost(cells: dict[str, list[dict[str, Any]]]) -> tuple[str, str]:
+    """MB and processor seconds of a run, the mean over all that were made."""
+    runs = [one for each in cells.values() for one in each if "accuracy" in one]
+    if not runs:
+        return "", ""
+    return f"{mean(one['bytes'] for one in runs) / 1e6:.3g}", f"{mean(one['seconds'] for one in runs):.3g}"
+
+
+def tables(result: dict[str, Any]) -> str:
+    texts = []
+    for space, lines in result["spaces"].items():
+        rows = []
+        for line, cells in lines.items():
+            name = f"**{line}**" if line == LABELLED else f"`{line}`"
+            rows.append((name, *(score(cells.get(place, [])) for place in PLACES), *cost(cells)))
+        texts.append(f"## {space.capitalize()}\n\n" + markdown(("method", *PLACES, "MB", "CPU s"), rows))
+    return "\n\n".join(texts)
+
+
+def words(result: dict[str, Any]) -> str:
+    m, seeds = result["machine"], result["seeds"]
+    budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
+    return f"""{ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round. Test accuracy in per cent, of the round
+that was best on validation; mean and spread over {seeds} seeds. MB up and down and processor seconds are those of a run with its
+evaluations, the mean over the columns. Where a method has the field, it has {budget}; other fields are the defaults.
+
+Measured by `python benchmarks/state_of_the_art.py` on {m["cpu"]}, {m["cores"]} cores, {m["date"]}."""
+
+
+def document(result: dict[str, Any], root: Path = ROOT) -> None:
+    text = f"{words(result)}\n\n{tables(result)}" if result["spaces"] else NOT_YET
+    fill(root / "docs" / "state-of-the-art.md", "state_of_the_art.py", text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="a smoke test on digits: four lines a setting, two rounds; writes nothing"
+    )
+    parser.add_argument("--only", choices=("features", "images"), help="one of the two tables")
+    parser.add_argument("--seeds", type=int, default=3)
+    flags = parser.parse_args()
+    seeds = 1 if flags.quick else flags.seeds
+    before = json.loads(Path(__file__).with_suffix(".json").read_text())["spaces"] if flags.only and not flags.quick else {}
+    result: dict[str, Any] = dict(machine=about(), seeds=seeds, budget=BUDGET, spaces=before)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if flags.quick else RUNS
+        for space in spaces(flags.quick):
+            if flags.only in (None, space.name):
+                measure(space, result, folder, seeds, flags.quick)
+    print(tables(result))
+
+
+def measure(space: Space, result: dict[str, Any], folder: Path, seeds: int, quick: bool) -> None:
+    cells = result["spaces"][space.name] = dict[str, dict[str, list[dict[str, Any]]]]()
+    for place, (where, _) in PLACES.items():
+        lines = space.lines(where)
+        for line in [lines[0], *lines[-2:]] if quick else lines:
+            for seed in range(seeds):
+                path = folder / space.name / place.replace(" ", "-") / f"{line.replace(' ', '-')}-{seed}.json"
+                one = kept(path, partial(run, space, place, line, seed, quick))
+                print(f"{space.name}; {place}; {line}; seed {seed}: {one.get('error') or score([one])}", flush=True)
+                cells.setdefault(line, {}).setdefault(place, []).append(one)
+        if not quick:
+            write(__file__, result)
+            document(result)
+
+
+if __name__ == "__main__":
+    main()
