@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from grapevine.core.errors import Mistake
-from grapevine.crypto import mlwe
+from grapevine.crypto import mlwe, paillier
 from grapevine.crypto.mlwe import Params
 
 
@@ -119,3 +119,57 @@ def test_a_made_up_answer_and_the_server_find_the_key():
     step = 1 << (SMALL.kept - SMALL.share_bits)
     found = -np.rint(((T * step + step // 2 + 2**31) % 2**32 - 2**31) / 2.0**26)
     assert (found == secret.s[0]).all()
+
+
+# ---------------------------------------------------------------- paillier: the key holder alone
+
+LENGTH, THREES = 64, 60
+
+
+class Smooth:
+    """A key whose p − 1 is 2 · 3^60, so that logarithms modulo p are easy, and columns of powers of one number modulo p."""
+
+    def __init__(self):
+        gmpy2 = pytest.importorskip("gmpy2")
+        self.p = gmpy2.mpz(2 * 3**THREES + 1)
+        q = gmpy2.next_prime(gmpy2.mpz(2) ** 95 + 12345)
+        while gmpy2.gcd((self.p - 1) * (q - 1), self.p * q) != 1 or (self.p * q).bit_length() % 8:
+            q = gmpy2.next_prime(q)
+        self.key = paillier.SecretKey(self.p, q, gmpy2.mpz(1))
+        n, n2 = self.key.public.n, self.key.public.n2
+        generator = next(g for g in range(2, 50) if all(pow(g, int(self.p - 1) // f, int(self.p)) != 1 for f in (2, 3)))
+        self.h = pow(generator, 2 * int(n), int(self.p))  # of order 3^60
+        powers = [gmpy2.powmod(gmpy2.powmod(generator, 2 << l, n), n, n2) for l in range(LENGTH)]
+        columns = paillier.to_array(powers, 2 * self.key.public.size, (1, LENGTH))
+        size = self.key.public.size
+        self.message = {"n": paillier.to_bytes(n, size), "roots": self.key.roots(), "rows": 1, "columns": columns}
+
+    def logarithm(self, number):
+        """Pohlig and Hellman: digit by digit to base 3."""
+        p, found = int(self.p), 0
+        third = pow(self.h, 3 ** (THREES - 1), p)
+        for i in range(THREES):
+            left = pow(number * pow(self.h, -found, p), 3 ** (THREES - 1 - i), p)
+            found += next(d for d in range(3) if pow(third, d, p) == left) * 3**i
+        return found
+
+    def bits(self, answer):
+        """Of Π h^(± 2^l), the signs. What is left of 2 after squaring is 1."""
+        p = int(self.p)
+        half = pow(2, -1, 3**THREES)
+        exponent = self.logarithm(pow(answer % p, 2, p)) * half % 3**THREES
+        positive = (exponent + 2**LENGTH - 1) * half % 3**THREES  # Σ 2^l over bits of nought
+        return [1 - (positive >> l & 1) for l in range(LENGTH)]
+
+
+@pytest.mark.parametrize("weakened", [True, False])
+def test_a_key_holder_with_smooth_primes_reads_nothing_unless_its_base_randomises(monkeypatch, weakened):
+    """The base was the key holder's to choose, and 1 passed every check: all bits by logarithms. Now the residues are k's own."""
+    smooth = Smooth()
+    if weakened:
+        monkeypatch.setattr(paillier.Residues, "draw", lambda self: int(smooth.key.base))
+    x = random_bits(20, LENGTH, 3)
+    back, _ = paillier.answer(smooth.message, x, toy=True)
+    answers = [int.from_bytes(line.tobytes(), "little") for line in back["masked"][:, 0]]
+    right = np.mean([smooth.bits(answer) == point for answer, point in zip(answers, x)])
+    assert right == 1 if weakened else abs(right - 0.5) < 0.08  # 1280 bits: five standard deviations

@@ -12,7 +12,8 @@ from uniformity import looks_uniform
 from grapevine.core import Method, Server, step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
-from grapevine.crypto import hamming, mlwe, session
+from grapevine.core.store import Memory
+from grapevine.crypto import hamming, mlwe, naor_pinkas, session
 from grapevine.crypto.secure import Group, SecureHamming, roles
 from grapevine.run.simulate import Fault, Simulation, StepError
 
@@ -30,20 +31,23 @@ class Distances(Method):
     title = "H alone"
     hamming: SecureHamming = field(default_factory=hamming.Plain)
     length: int = 8
+    turn: int = 0  # of H
+    asked_for: tuple = (0, 0)  # the rounds of the two preludes
 
     @step
     def keys(self, client):
-        return dict(offer=session.offer(client, "s"), prelude=self.hamming.prelude(client))
+        return dict(offer=session.offer(client, "s"), prelude=self.hamming.prelude(client, self.asked_for[0]))
 
     @step
     def meet(self, client, offers, preludes):
-        return dict(letters=session.meet(client, offers), prelude=self.hamming.answer_prelude(client, preludes))
+        answer = session.meet(client, offers), self.hamming.answer_prelude(client, preludes, self.asked_for[1])
+        return dict(letters=answer[0], prelude=answer[1])
 
     @step
     def share(self, client, letters, preludes, counts):
         session.learn_seed(client, letters)
         bits = np.packbits(client.data.labelled.x.numpy(), axis=1)
-        group = Group({}, counts, self.length, 0, tuple(sorted(client.pinned)))
+        group = Group({}, counts, self.length, self.turn, tuple(sorted(client.pinned)))
         return dict(first=self.hamming.begin(client, bits, group, preludes))
 
     def round(self, server, state):
@@ -55,7 +59,7 @@ class Distances(Method):
         letters = {n: dict(letters={k: met[k]["letters"][n] for k in met if k != n}) for n in met}
         preludes = {n: r["prelude"] for n, r in met.items()}
         shared = server.ask(self.share, each=letters, preludes=preludes, counts=counts)
-        group = Group(ids, counts, self.length, 0, tuple(server.clients))
+        group = Group(ids, counts, self.length, self.turn, tuple(server.clients))
         present, blocks = self.hamming.finish(server, group, {n: r["first"] for n, r in shared.items()})
         return dict(present=present, blocks={(j, k): block for j, k, block in blocks})
 
@@ -71,8 +75,8 @@ class Counting:
         return self.simulation.exchange(step, self.change.get(step, lambda same: same)(requests), round)
 
 
-def run(protocol, bits, mode="strict", faults=(), change=None, sent=None):
-    """(who was there, blocks of H as (j, k) with j < k, steps asked). `sent` collects messages of strict mode."""
+def run(protocol, bits, mode="strict", faults=(), change=None, sent=None, keep=None, round=0, asked_for=(0, 0)):
+    """(who was there, blocks of H as (j, k) with j < k, steps asked). `sent` collects messages of strict mode, `keep` the run."""
     length = next(iter(bits.values())).shape[1]
     none = torch.empty(0, dtype=torch.int64)
 
@@ -84,9 +88,11 @@ def run(protocol, bits, mode="strict", faults=(), change=None, sent=None):
         if sent is not None:
             sent.append((direction, step, id, wire.decode(message)))
 
-    method = Distances(protocol, length)
+    method = Distances(protocol, length, round, asked_for)
     simulation = Simulation(method, {n: data(B) for n, B in bits.items()}, None, mode=mode, faults=faults, tap=tap)
     transport = Counting(simulation, change or {})
+    if keep is not None:
+        keep.append(simulation)
     server = Server(method, list(bits), transport, None, ())
     state = method.round(server, dict(counts={n: len(B) for n, B in bits.items()}))
     blocks = {}
@@ -318,7 +324,62 @@ def test_shares_for_the_server_are_uniform(toy_lattice):
         (message,) = (m for direction, st, i, m in sent if (direction, st, i) == ("up", s, id))
         (share,) = message["shares"].values()
         values = mlwe.open_share(mlwe.Params(63), share)
-        assert len(np.unique(values)) == 512 and looks_uniform(share["values"])
+        assert values.max() < 512 and len(np.unique(values)) > 490 and looks_uniform(share["values"])
+
+
+# ---------------------------------------------------------------- what oblivious transfer leaves behind
+
+
+@pytest.fixture
+def toy_transfers(monkeypatch):
+    """Base transfers without any group, whose keys say which one was chosen: for tests of the flow."""
+    seen = []
+
+    def choose(offer, choices, info):
+        seen.append(dict(choices=choices.tobytes(), info=info))
+        keys = np.zeros((128, 32), np.uint8)
+        keys[:, 0], keys[:, 1] = np.arange(128), choices
+        return keys, dict(pk=np.zeros((128, naor_pinkas.ELEMENT), np.uint8))
+
+    def both_keys(r, offer, reply, info):
+        keys = np.zeros((2, 128, 32), np.uint8)
+        keys[:, :, 0], keys[1, :, 1] = np.arange(128), 1
+        return keys
+
+    monkeypatch.setattr(naor_pinkas, "choose", choose)
+    monkeypatch.setattr(naor_pinkas, "both_keys", both_keys)
+    return seen
+
+
+def test_every_pair_has_a_delta_of_its_own(toy_transfers):
+    """One Δ for all pairs would let two receivers together open what the sender masked for each."""
+    bits = random_bits((3, 2, 2, 3), 10)
+    assert_distances(run(OT, bits)[1], bits)
+    assert len(toy_transfers) == len({seen["choices"] for seen in toy_transfers}) == 6
+    assert len({seen["info"] for seen in toy_transfers}) == 6
+
+
+def test_base_keys_are_gone_when_distances_are_there(toy_transfers):
+    """Used for a second H they would repeat their pads. Whatever is left of the transfers is empty."""
+    bits = random_bits((3, 2, 2), 10)
+    simulations = []
+    run(OT, bits, keep=simulations)
+    for name in bits:
+        memory = Memory(simulations[0].store, simulations[0].manifests[name])
+        left = {key for key in memory if key.startswith("ot.")}
+        assert left <= {"ot.keys"} and not memory["ot.keys"]["partners"]
+
+
+def test_base_transfers_of_another_round_are_refused(toy_transfers):
+    """What was offered, chosen or kept for round 0 serves no H of round 1, and nothing signed for one round is taken in another."""
+    bits = random_bits((3, 2), 10)
+    with pytest.raises(StepError, match="no base transfers for round 1"):
+        run(OT, bits, round=1)
+    with pytest.raises(StepError, match="the base offer in the name of .* is not signed"):
+        run(OT, bits, round=1, asked_for=(1, 0))
+    with pytest.raises(StepError, match="no base transfers for round 1"):
+        run(OT, bits, round=1, asked_for=(0, 0))
+    assert_distances(run(OT, bits, round=1, asked_for=(1, 1))[1], bits)
 
 
 # ---------------------------------------------------------------- signatures

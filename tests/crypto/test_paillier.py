@@ -272,7 +272,7 @@ def test_without_rerandomisation_the_key_holder_reads_the_bits(key, monkeypatch)
     y, x = random_bits(4, 8), random_bits(6, 8, 9)
     message, noise = columns_with_known_noise(key, y, monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(paillier.secrets, "randbits", lambda bits: 0)
+        patch.setattr(paillier.Residues, "draw", lambda self: 1)
         unprotected, _ = paillier.answer(message, x, toy=True)
     fits = guesses_that_fit(key, noise_of(key, unprotected), noise, {1})
     assert fits == [[tuple(point)] for point in x]
@@ -280,40 +280,57 @@ def test_without_rerandomisation_the_key_holder_reads_the_bits(key, monkeypatch)
     assert guesses_that_fit(key, noise_of(key, protected), noise, {1}) == [[]] * 6
 
 
-def test_rerandomisers_hide_only_what_is_a_short_power_of_the_base(key, monkeypatch):
-    """Columns with arbitrary r^N and answers with short powers of the base: the right guess is the only one that fits.
-
-    Here with exponents short enough to list all powers, which stands for taking discrete logarithms.
-    """
-    monkeypatch.setattr(paillier, "EXPONENT_BITS", 3)
-    monkeypatch.setattr(paillier, "HIDING_BITS", 10)
-    monkeypatch.setattr(paillier.secrets, "randbits", random.Random(7).getrandbits)  # so that no draw is at an end of its range
-    length = 6
-    y, x = random_bits(4, length), random_bits(6, length, 9)
-    powers, power = set(), gmpy2.mpz(1)
-    for _ in range(2 ** (3 + (2 * length).bit_length() + 10)):
-        powers.add(power)
-        power = power * key.base % key.public.n2
-
-    message, noise = columns_with_known_noise(key, y, monkeypatch)
-    back, _ = paillier.answer(message, x, toy=True)
-    shipped = guesses_that_fit(key, noise_of(key, back), noise, powers)
-    assert all(len(fits) > 60 for fits in shipped)  # of 64; a few may fall off either end
-
-    n, n2 = key.public.n, key.public.n2
-    noise = [gmpy2.powmod(2 + 3 * l, n, n2) for l in range(length)]
-    mixed = [key.public.embed(m) * r % n2 for m, r in zip(Packing(4, length, 64).pack(y.T), noise)]
-    message["columns"] = paillier.to_array(mixed, 16, (1, length))
-    back, _ = paillier.answer(message, x, toy=True)
-    assert guesses_that_fit(key, noise_of(key, back), noise, powers) == [[tuple(point)] for point in x]
+@pytest.mark.parametrize("count", [1, 10**6])
+def test_rerandomisers_are_uniform_residues(count):
+    """Modulo 7 · 11 all 60 units come up alike, drawn one by one or out of a pool; modulo 77² they are 77th powers."""
+    residues = paillier.Residues(SEVEN_ELEVEN.public, count)
+    assert bool(residues.rows) == (count > 1)
+    drawn = [residues.draw() for _ in range(3000)]
+    units = [x for x in range(77) if math.gcd(x, 77) == 1]
+    assert {int(x) for x in drawn} == {pow(x, 77, 5929) for x in units}
+    counts = np.array([sum(x % 77 == unit for x in drawn) for unit in units])
+    assert len(units) == 60 and stats.chisquare(counts).pvalue > LEVEL
 
 
-def test_length_of_the_rerandomisers(key, monkeypatch):
-    message, drawn, draw = paillier.encrypt_columns(key, random_bits(2, 100)), [], paillier.secrets.randbits
-    monkeypatch.setattr(paillier.secrets, "randbits", lambda bits: drawn.append(bits) or draw(bits))
-    paillier.answer(message, random_bits(5, 100), toy=True)
-    # |Σ (1 - 2x) a| ≤ 100·2^384 either way, so 200·2^384 has to vanish: 2^8 > 200, and 128 bits above.
-    assert drawn == [384 + 8 + 128] * 5
+def test_a_pool_has_exponents_enough_for_the_key():
+    for bits in (2048, 3072, 4096):
+        public = PublicKey(gmpy2.mpz(2) ** bits - 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(paillier, "FixedBase", lambda base, modulus, bits: FixedBase(1, 2, bits))
+            patch.setattr(paillier.Residues, "_fresh", lambda self: 1)
+            rows = paillier.Residues(public, 10**6).rows
+        assert 8 * len(rows) >= bits + 512 and len(rows) >= paillier.POOL * paillier.POOL_BITS // 8
+
+
+# ------------------------------------------------------------------------------------------------------------- proof of the key
+
+
+def test_roots_prove_the_key_and_no_other(key):
+    public, roots = key.public, key.roots()
+    assert public.check(roots, toy=True) is public
+    for root, challenge in zip(numbers(roots), public.challenges()):
+        assert pow(root, int(public.n), int(public.n)) == challenge
+    assert len(set(public.challenges())) == paillier.CHALLENGES
+    other = make_key(64, toy=True)
+    for wrong in (other.roots(), np.zeros_like(roots), roots[:-1], roots[::-1].copy()):
+        with pytest.raises(Mistake):
+            public.check(wrong, toy=True)
+
+
+def test_a_key_whose_powers_are_no_permutation_has_no_roots():
+    """11 divides 23 − 1: 11 of 242 powers modulo 253 are missing for each that there is, so hardly any challenge has a root."""
+    public = PublicKey(gmpy2.mpz(11 * 23))
+    powers = {pow(x, 253, 253) for x in range(253)}
+    assert len({x for x in powers if math.gcd(x, 253) == 1}) == 20
+    assert not all(int(c) in powers for c in public.challenges())
+
+
+def test_small_factors_are_refused():
+    n = gmpy2.mpz(65521) * gmpy2.next_prime(gmpy2.mpz(2) ** 2047 // 65521)
+    while n.bit_length() != 2048:
+        n = gmpy2.mpz(65521) * gmpy2.next_prime(n // 65521)
+    with pytest.raises(Mistake, match="no factor below"):
+        PublicKey(n).check(np.zeros((paillier.CHALLENGES, 256), np.uint8))
 
 
 # ----------------------------------------------------------------------------------------------------------- keys and secrets
@@ -374,11 +391,11 @@ def test_broken_columns_are_refused(key):
         changed(message, rows=True),
         changed(message, rows=300),
         changed(message, n=even),
-        changed(message, n=message["n"] + b"\0", base=message["base"] + b"\0\0"),
+        changed(message, n=message["n"] + b"\0", roots=np.zeros((paillier.CHALLENGES, 9), np.uint8)),
         changed(message, n=n),
-        changed(message, base=message["base"][:-1]),
-        changed(message, base=bytes(16)),
-        changed(message, base=int(key.q).to_bytes(16, "little")),
+        changed(message, roots=message["roots"][:-1]),
+        changed(message, roots=np.zeros_like(message["roots"])),
+        changed(message, roots=message["roots"].tobytes()),
         changed(message, columns=message["columns"][:, 1:]),
         changed(message, columns=message["columns"].astype(np.int16)),
         changed(message, columns=message["columns"].tobytes()),
@@ -425,8 +442,8 @@ def test_broken_answers_and_sums_are_refused(key):
 
 def test_a_public_key_that_is_even_or_tiny_is_refused():
     for n in (14, 9):
-        with pytest.raises(Mistake, match="odd and at least 15"):
-            PublicKey(gmpy2.mpz(n), gmpy2.mpz(5)).check(toy=True)
+        with pytest.raises(Mistake, match="no factor below"):
+            PublicKey(gmpy2.mpz(n)).check(np.zeros((paillier.CHALLENGES, 1), np.uint8), toy=True)
 
 
 # ------------------------------------------------------------------------------------------------------------------ full size

@@ -1,10 +1,10 @@
 """Secure Hamming distances from Paillier's encryption: XCLP's PHE variant (section 3.2), packed.
 
-Paillier 1999, with the fixed base of Damgård, Jurik and Nielsen 2010. Three layers, in this order below: the encoding (rows of
-bits to and from one plaintext), the cipher, the protocol. Pure arithmetic: a message is a dict of arrays, bytes and integers.
+Paillier 1999, with the fixed base of Damgård, Jurik and Nielsen 2010 for client j's own encryptions. In this order below: the
+encoding (rows of bits to and from one plaintext), the cipher, the protocol. A message is a dict of arrays, bytes and integers.
 
     client j: bits y, key                    client k: bits x                       server
-    encrypt_columns ---- n, base, columns --->
+    encrypt_columns --- n, roots, columns --->
        (signed broadcast, once for all k)    answer
                     <------------- masked ---   |
     open_answer                                 +---------------- n, R ----------->
@@ -14,30 +14,29 @@ bits to and from one plaintext), the cipher, the protocol. Pure arithmetic: a me
 One plaintext holds one bit column of up to `slots` rows of j, each in a slot of bits(L) bits (L = 4096: 13 bits, 157 rows in a
 2048-bit key, 236 in a 3072-bit key). Per pack of rows and per own point, k needs h = Σx + Σ_{x=0} y − Σ_{x=1} y, which is
 Σx + 2 Σ_{x=0} y − Σ y. In ciphertexts that is P² / A with P the product of the columns where x = 0 and A of all columns, so
-one inverse a pack. k multiplies by (1 + rN) and by base^b, a fresh encryption of a mask r uniform in Z_N, and the server gets
+one inverse a pack. k multiplies by (1 + rN) and by ρ^N, a fresh encryption of a mask r uniform in Z_N, and the server gets
 R = r − Σx·(1 in every used slot). (T − R) mod N is then exactly the packed distances, all of them in [0, L]: nothing
 negative, nothing carried from slot to slot. Subtraction comes before unpacking because r masks the whole plaintext, not a slot.
 Unused slots of the last pack get no Σx: otherwise the server would read the weight of x there.
 
-Threat model: honest-but-curious clients and server; clients' identities pinned and the broadcast signed by other layers.
-What each side learns:
+Threat model: honest-but-curious clients and server, and a client j that makes up key and columns. What each side learns:
 - client k: nothing of y. It sees ciphertexts only.
-- client j: nothing of x. It decrypts T, uniform in Z_N, and the randomness of the answer is base^(e + b) where e depends on x and
-  |e| ≤ L·2^EXPONENT_BITS, b is uniform below a bound HIDING_BITS bits longer: within 2^-HIDING_BITS of independent of x, even
-  for one who factors N and takes discrete logarithms, as j nearly can.
+- client j: nothing of x, **whatever key and columns it sent**. Times (1 + rN) with r uniform, an answer is uniform but for its
+  residue modulo N; there it is multiplied by ρ^N, within 2^-56 of uniform in Z_N* (`Residues`) because ρ ↦ ρ^N is a permutation.
+  That it is, j proves with N-th roots of numbers it did not choose (`roots`; Goldberg, Reyzin, Sagga and Baldimtsi 2018): were it
+  none, each would have one with a chance of 2^-16 at most, as N has no smaller factor.
 - server: H (and the numbers of rows). T and R alone are uniform in Z_N; together they are R and H.
 - server with j, or server with k: what H and the colluding client's own bits give, no more.
-Without the re-randomisation base^b, j, who knows the randomness of its own columns, tests any guess of x. With columns randomised
-by arbitrary r^N but answers by short powers of the base, it may still: the answer lies a short power away from one point that
-depends on x. Therefore columns and answers both use powers of the one base, and the answers' exponents are the longer ones.
+Without ρ^N, j, who knows the randomness of its columns, tests any guess of x. With powers of one base it may still: it takes p −
+1 and q − 1 with many small factors in common, and columns outside what the base generates.
 
 Assumptions, for y against k and the server:
-1. decisional composite residuosity (Paillier);
+1. decisional composite residuosity;
 2. **short exponents**: base^a with a uniform below 2^EXPONENT_BITS is not told from base^a with a uniform below the order, where
-   base = (x²)^N mod N², x random. For exponents of half of N's length this follows from factoring (Goldreich and Rosen 2003);
-   EXPONENT_BITS = 384 is shorter and hence an assumption of its own. The best attack known is a square-root search, 2^192 steps.
-x against j needs neither: it is hidden statistically. gmpy2's arithmetic is not constant-time: no protection from one who times
-a party's processor.
+   base = (x²)^N mod N², x random; j keeps it to itself. With exponents of half of N's length this follows from factoring
+   (Goldreich and Rosen 2003); 384 bits are fewer, and an assumption of their own. The best attack known is a square-root search.
+x against j needs neither: it is hidden statistically. A client k that makes up answers, together with the server, reads what it
+likes of y: an answer is decrypted whatever it holds. gmpy2's arithmetic is not constant-time. k's `Residues` take about 100 MB.
 """
 
 from __future__ import annotations
@@ -54,11 +53,14 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto.checks import array, bit_table, count, fields
+from grapevine.crypto.stream import Stream, context
 
 KEY_BITS = (2048, 3072)
 EXPONENT_BITS = 384  # of the randomness of a column
+CHALLENGES = 8  # N-th roots that prove a key
+LEAST_FACTOR = 1 << 16  # of N: a false proof passes with a chance of its inverse to the power of CHALLENGES
+POOL, POOL_BITS = 112, 32  # random residues to make more of, and the length of their exponents
 APART = "the two clients' messages do not belong together, run again"
-HIDING_BITS = 128  # by how much the exponent of a re-randomisation is longer than what it has to hide
 
 
 def _gmpy2() -> Any:
@@ -162,10 +164,9 @@ class FixedBase:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """N, and the base whose powers randomise: an N-th power of a square, modulo N²."""
+    """N. Ciphertexts are numbers modulo N²."""
 
     n: int
-    base: int
 
     @cached_property
     def n2(self) -> int:
@@ -184,14 +185,22 @@ class PublicKey:
         """(1 + N)^m = 1 + mN modulo N²."""
         return 1 + plain * self.n
 
-    def check(self, toy: bool = False) -> PublicKey:
-        """A key that somebody sent: long enough, odd, its base a unit modulo N²."""
+    def check(self, roots: Any, toy: bool = False) -> PublicKey:
+        """A key that somebody sent: long enough, odd, without small factors, and x ↦ x^N a permutation."""
+        gmpy2 = _gmpy2()
         if not toy and self.bits not in KEY_BITS:
             raise Mistake(f"a Paillier key of {self.bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
-        if self.n < 15 or self.n % 2 == 0:
-            raise Mistake("a Paillier modulus must be odd and at least 15: the sender's key is broken, make a new one")
-        self.check_ciphertexts([self.base], "the base of the key")
+        if self.n < 15 or self.n % 2 == 0 or not toy and gmpy2.gcd(self.n, gmpy2.primorial(LEAST_FACTOR)) != 1:
+            raise Mistake("a Paillier modulus has no factor below 2^16: the sender's key is broken, make a new one")
+        sent = from_array(roots, (CHALLENGES,), self.size, "the roots that prove client j's key")
+        if any(gmpy2.powmod(root, self.n, self.n) != challenge for root, challenge in zip(sent, self.challenges())):
+            raise Mistake("the roots do not prove the Paillier key: the sender's key is broken, make a new one")
         return self
+
+    def challenges(self) -> list[int]:
+        """Numbers modulo N that depend on N and that nobody chose."""
+        stream = Stream(to_bytes(self.n, max(self.size, 16)), context("paillier key", bits=self.bits))
+        return [_gmpy2().mpz(int.from_bytes(stream.bytes(self.size + 16), "little")) % self.n for _ in range(CHALLENGES)]
 
     def check_ciphertexts(self, numbers: Sequence[int], what: str) -> Sequence[int]:
         """0 < c < N² and no factor in common with N, for all of them."""
@@ -218,7 +227,7 @@ class SecretKey:
 
     @cached_property
     def public(self) -> PublicKey:
-        return PublicKey(self.p * self.q, self.base)
+        return PublicKey(self.p * self.q)
 
     def to_dict(self) -> dict[str, bytes]:
         size = self.public.size
@@ -232,6 +241,12 @@ class SecretKey:
     @cached_property
     def _p2_inverse(self) -> int:
         return _gmpy2().invert(self.p**2, self.q**2)
+
+    def roots(self) -> np.ndarray:
+        """The N-th roots of the key's challenges, modulo N: only whoever knows its factors has them, if they exist at all."""
+        n, size = self.public.n, self.public.size
+        exponent = _gmpy2().invert(n, (self.p - 1) * (self.q - 1))
+        return to_array((_gmpy2().powmod(c, exponent, n) for c in self.public.challenges()), size, (CHALLENGES,))
 
     def encrypt(self, plains: Iterable[int]) -> list[int]:
         """c = (1 + mN)·base^a, a short and fresh, computed modulo p² and q² because their owner can."""
@@ -265,6 +280,35 @@ class SecretKey:
         return [(u - 1) // p * scale % p for u in powers]
 
 
+class Residues:
+    """Random N-th residues modulo N²: ρ^N with ρ uniform. A power of N is dear; where more than POOL residues are needed, they
+    are products of random powers of POOL such.
+    Those are near to uniform by the leftover hash lemma: exponents have together at least 512 bits more than N, and the chance
+    that two draws differ by even exponents only (or by multiples of a larger prime) is 2^-POOL: a distance of 2^-56 each.
+    """
+
+    def __init__(self, public: PublicKey, count: int):
+        self.public = public
+        size = max(POOL, -(-(public.bits + 512) // POOL_BITS))
+        bases = [FixedBase(self._fresh(), public.n2, POOL_BITS) for _ in range(size)] if count > size else []
+        self.rows = [row for base in bases for row in base.rows]
+
+    def draw(self) -> int:
+        if not self.rows:
+            return self._fresh()
+        out, m = 1, self.public.n2
+        for row, digit in zip(self.rows, secrets.token_bytes(len(self.rows))):
+            out = out * row[digit] % m
+        return out
+
+    def _fresh(self) -> int:
+        gmpy2, n = _gmpy2(), self.public.n
+        while True:
+            x = gmpy2.mpz(secrets.randbits(self.public.bits + 128)) % n
+            if gmpy2.gcd(x, n) == 1:
+                return gmpy2.powmod(x, n, self.public.n2)
+
+
 def make_key(bits: int = 3072, toy: bool = False) -> SecretKey:
     """Two random primes of half the length, both 3 modulo 4, and the N-th power of a random square."""
     if bits not in KEY_BITS and not (toy and bits >= 16 and bits % 2 == 0):
@@ -276,9 +320,8 @@ def make_key(bits: int = 3072, toy: bool = False) -> SecretKey:
 
 
 def _prime(bits: int) -> int:
-    # The two highest bits are set so that the product of two such primes has exactly twice as many bits.
     gmpy2 = _gmpy2()
-    while True:
+    while True:  # the two highest bits are set so that the product of two such primes has exactly twice as many
         candidate = gmpy2.mpz(secrets.randbits(bits) | 3 << (bits - 2) | 3)
         if gmpy2.is_prime(candidate, 40):
             return candidate
@@ -304,21 +347,19 @@ def encrypt_columns(key: SecretKey, bits: np.ndarray) -> dict[str, Any]:
         rows = bits[pack * packing.slots :][: packing.used(pack)]
         plains += packing.pack(rows.T)
     columns = to_array(key.encrypt(plains), 2 * public.size, (packing.packs, packing.L))
-    n, base = to_bytes(public.n, public.size), to_bytes(public.base, 2 * public.size)
-    return {"n": n, "base": base, "rows": packing.rows, "columns": columns}
+    return {"n": to_bytes(public.n, public.size), "roots": key.roots(), "rows": packing.rows, "columns": columns}
 
 
 def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
     """Client k, to client j's columns: what goes back to j (ciphertexts of T) and what goes to the server (R)."""
     bits = bit_table(bits, "client k's")
-    n, base, rows, columns = fields(message, "n", "base", "rows", "columns")
-    public = _read_key(n, base, toy)
+    n, roots, rows, columns = fields(message, "n", "roots", "rows", "columns")
+    public = _read_key(n, roots, toy)
     packing = Packing(count(rows, "client j's number of rows"), bits.shape[1], public.bits)
     numbers = from_array(columns, (packing.packs, packing.L), 2 * public.size, "client j's columns")
     public.check_ciphertexts(numbers, "client j's columns")
 
-    exponent_bits = EXPONENT_BITS + (2 * packing.L).bit_length() + HIDING_BITS
-    noise = FixedBase(public.base, public.n2, exponent_bits)
+    residues = Residues(public, len(bits) * packing.packs)
     weights = bits.sum(axis=1, dtype=np.int64)
     masked, masks = {}, {}
     for pack in range(packing.packs):
@@ -327,7 +368,7 @@ def answer(message: dict[str, Any], bits: np.ndarray, toy: bool = False) -> tupl
         for point, product in enumerate(signed_products(columns, bits, public)):
             r = secrets.randbelow(int(public.n))
             product = product * public.embed(r) % public.n2
-            masked[point, pack] = product * noise.power(secrets.randbits(exponent_bits)) % public.n2
+            masked[point, pack] = product * residues.draw() % public.n2
             masks[point, pack] = (r - int(weights[point]) * ones) % public.n
     shape = (len(bits), packing.packs)
     back = {"masked": to_array((masked[at] for at in np.ndindex(shape)), 2 * public.size, shape)}
@@ -396,14 +437,13 @@ def cost(rows: int, points: int, L: int, key_bits: int = 3072) -> dict[str, int]
     """Bytes of each message for one pair of clients, before anything is computed. Columns are sent once for all partners."""
     packing, size = Packing(rows, L, key_bits), -(-key_bits // 8)
     sums = points * packing.packs * size
-    return {"columns": (packing.packs * L * 2 + 3) * size, "masked": 2 * sums, "server": 2 * (sums + size)}
+    return {"columns": (packing.packs * L * 2 + CHALLENGES + 1) * size, "masked": 2 * sums, "server": 2 * (sums + size)}
 
 
-def _read_key(n: Any, base: Any, toy: bool) -> PublicKey:
-    if not isinstance(n, bytes) or not isinstance(base, bytes) or len(base) != 2 * len(n):
-        raise Mistake("client j's key should be the bytes of N and twice as many of its base: the sender runs another version")
-    mpz = _gmpy2().mpz
-    key = PublicKey(mpz(int.from_bytes(n, "little")), mpz(int.from_bytes(base, "little")))
+def _read_key(n: Any, roots: Any, toy: bool) -> PublicKey:
+    if not isinstance(n, bytes):
+        raise Mistake("client j's key should be the bytes of N: the sender runs another version")
+    key = PublicKey(_gmpy2().mpz(int.from_bytes(n, "little")))
     if key.size != len(n):
         raise Mistake(f"client j's N fills {key.size} of its {len(n)} bytes: the sender's key is broken")
-    return key.check(toy)
+    return key.check(roots, toy)

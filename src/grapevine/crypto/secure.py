@@ -59,11 +59,11 @@ class SecureHamming(SubProtocol):
     has_prelude: ClassVar[bool] = False
     """True when `prelude` and `answer_prelude` must run before every H."""
 
-    def prelude(self, client: Client) -> dict:
-        """Rides on exchange 1 of the key agreement."""
+    def prelude(self, client: Client, round: int = 0) -> dict:
+        """Rides on exchange 1 of the key agreement, or comes before each further round."""
         return {}
 
-    def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
+    def answer_prelude(self, client: Client, preludes: Mapping[str, dict], round: int = 0) -> dict:
         """Rides on exchange 2."""
         return {}
 

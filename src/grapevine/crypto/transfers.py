@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grapevine.core import Client, Server, param, step
+from grapevine.core import Client, Mistake, Server, param, step
 from grapevine.core.reply import Form
 from grapevine.crypto import naor_pinkas, ot, secure, session
 from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
@@ -25,34 +25,34 @@ class Ot(SecureHamming):
     has_prelude = True
     chunk_bytes: int = param(64 << 20, "", "the most bytes of transfers in one message")
 
-    def prelude(self, client: Client) -> dict:
+    def prelude(self, client: Client, round: int = 0) -> dict:
         """As receiver k: one offer for the base transfers with every sender."""
         secret, offer = naor_pinkas.offer()
-        client.memory["ot.offer"] = dict(secret=secret, offer=offer)
-        return secure.parcel(client, "base offer", offer)
+        client.memory["ot.offer"] = dict(secret=secret, offer=offer, round=round)
+        return secure.parcel(client, "base offer", offer, round=round)
 
-    def answer_prelude(self, client: Client, preludes: Mapping[str, dict]) -> dict:
+    def answer_prelude(self, client: Client, preludes: Mapping[str, dict], round: int = 0) -> dict:
         """As sender j: choose in every receiver's base transfers. The choices Δ are this pair's alone."""
         replies, keys = {}, {}
         for k, sent in preludes.items():
             if k != client.name and secure.roles(client.name, k, sorted(client.pinned))[0] == client.name:
-                delta, offer = ot.fresh_delta(), secure.unpack(client, k, "base offer", sent)
-                key, reply = naor_pinkas.choose(offer, ot.delta_bits(delta), _pair_info(client, client.name, k))
-                replies[k] = secure.parcel(client, "base choice", reply, k)
+                delta, offer = ot.fresh_delta(), secure.unpack(client, k, "base offer", sent, round=round)
+                key, reply = naor_pinkas.choose(offer, ot.delta_bits(delta), _pair_info(client, client.name, k, round))
+                replies[k] = secure.parcel(client, "base choice", reply, k, round)
                 keys[k] = dict(delta=delta, keys=key)
-        client.memory["ot.keys"] = keys
+        client.memory["ot.keys"] = dict(round=round, partners=keys)
         return replies
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         """As receiver k: the base keys, and the first chunk's choices, masked. `preludes[j]` are the replies of sender j."""
         plain = secure.keep_bits(client, bits, group)
-        own = client.memory["ot.offer"]
+        own = _of_round(client, "ot.offer", group.round)
         requests = {}
         for j, replies in preludes.items():
             if client.name not in replies or not group.counts.get(j) or not len(bits):
                 continue
-            info = _pair_info(client, j, client.name)
-            choice = secure.unpack(client, j, "base choice", replies[client.name], client.name)
+            info = _pair_info(client, j, client.name, group.round)
+            choice = secure.unpack(client, j, "base choice", replies[client.name], client.name, group.round)
             keys = naor_pinkas.both_keys(own["secret"], own["offer"], choice, info)
             receiver = ot.Receiver(plain, group.counts[j], info, keys, self.chunk_bytes)
             requests[j] = secure.parcel(client, "request", receiver.request(0), j, group.round)
@@ -72,7 +72,8 @@ class Ot(SecureHamming):
         own, plain = secure.kept_bits(client)
         chunks, shares = {}, {}
         for k, request in requests.items():
-            slot, keys, info = f"ot.sender.{k}", client.memory["ot.keys"][k], _pair_info(client, client.name, k)
+            partners = _of_round(client, "ot.keys", own["round"])["partners"]
+            slot, keys, info = f"ot.sender.{k}", partners[k], _pair_info(client, client.name, k, own["round"])
             done = client.memory.get(slot)
             sender = ot.Sender(plain, own["counts"][k], info, **keys, chunk_bytes=self.chunk_bytes, done=done)
             chunk = sender.transfer(secure.unpack(client, k, "request", request, client.name, own["round"]))
@@ -82,7 +83,8 @@ class Ot(SecureHamming):
                 shares[k] = sender.share()
                 # Base keys serve one computation of H: used again, they would repeat the pads.
                 del client.memory[slot]
-                client.memory["ot.keys"] = {other: keys for other, keys in client.memory["ot.keys"].items() if other != k}
+                left = {other: keys for other, keys in partners.items() if other != k}
+                client.memory["ot.keys"] = dict(round=own["round"], partners=left)
         return dict(chunks=chunks, shares=shares)
 
     @step(reveals=dict(requests="nothing: masked choices", shares=SHARE), like=dict(requests=[PARCEL], shares=[dict]))
@@ -91,7 +93,7 @@ class Ot(SecureHamming):
         own, plain = secure.kept_bits(client)
         requests, shares = {}, {}
         for j, chunk in chunks.items():
-            slot, info = f"ot.receiver.{j}", _pair_info(client, j, client.name)
+            slot, info = f"ot.receiver.{j}", _pair_info(client, j, client.name, own["round"])
             done = client.memory[slot]
             receiver = ot.Receiver(plain, own["counts"][j], info, done["keys"], self.chunk_bytes, done)
             receiver.receive(secure.unpack(client, j, "chunk", chunk, client.name, own["round"]))
@@ -139,6 +141,17 @@ class Ot(SecureHamming):
         return dict(once=0, pair=cost["base"] + cost["u"] + cost["tau"], server=cost["server"])
 
 
-def _pair_info(client: Client, sender: str, receiver: str) -> bytes:
+def _of_round(client: Client, name: str, round: int) -> dict:
+    """What the base transfers of this round left. Those of another were not made for these rows."""
+    kept = client.memory.get(name)
+    if kept is None or kept["round"] != round:
+        raise Mistake(
+            f"{client.name} has no base transfers for round {round}: they are made before each round, so start it again"
+        )
+    return kept
+
+
+def _pair_info(client: Client, sender: str, receiver: str, round: int) -> bytes:
     agreed = session.agreement(client)
-    return context("ot", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, sender=sender, receiver=receiver)
+    return context("ot", session=agreed.session, roster=agreed.roster, keys=agreed.key_hash, sender=sender, receiver=receiver,
+                   round=round)  # fmt: skip

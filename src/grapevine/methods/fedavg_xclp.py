@@ -186,13 +186,13 @@ class XCLP(Method):
         return self.update(client, told, *nothing(len(client.data.unlabelled)))
 
     @step(reveals=dict(prelude=lambda method: method.hamming.preludes))
-    def prelude(self, client: Client) -> dict:
+    def prelude(self, client: Client, round: int) -> dict:
         """Only for protocols that need fresh base transfers for every H (ot)."""
-        return dict(prelude=self.hamming.prelude(client))
+        return dict(prelude=self.hamming.prelude(client, round))
 
     @step(reveals=dict(prelude=lambda method: method.hamming.preludes))
-    def answer_prelude(self, client: Client, preludes: dict) -> dict:
-        return dict(prelude=self.hamming.answer_prelude(client, preludes))
+    def answer_prelude(self, client: Client, preludes: dict, round: int) -> dict:
+        return dict(prelude=self.hamming.answer_prelude(client, preludes, round))
 
     @step(reveals=REVEALS)
     def embed(
@@ -309,7 +309,7 @@ class XCLP(Method):
         ids = {party_name(id): id for id in G}
         counts = {name: there[id] for name, id in ids.items()}
         group = Group(ids, counts, self.bits, round, tuple(sorted(party_name(id) for id in state["rows"])))
-        told = dict(weights=state["weights"], round=round, preludes=self._preludes(server, G))
+        told = dict(weights=state["weights"], round=round, preludes=self._preludes(server, G, round))
         everybody: dict[Id, dict] = {id: dict(labels_alone=self.guests == "labels" and id not in P) for id in G}
         spread = self.xclp.run(server, group, self.embed, everybody, len(server.classes), **told).spread  # lines 4–7
         rows = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties if ids[name] in P}
@@ -331,8 +331,9 @@ class XCLP(Method):
         guests = server.sample(state["round"], size, min(most, len(size)), "graph") if most and size else []
         return there | {id: size[id] for id in guests}
 
-    def _preludes(self, server: Server, G: list[Id]) -> dict[str, dict]:
+    def _preludes(self, server: Server, G: list[Id], round: int) -> dict[str, dict]:
         if not self.hamming.has_prelude:
             return {}
-        offers = {party_name(id): reply["prelude"] for id, reply in server.ask(self.prelude, to=G).items()}
-        return {party_name(id): reply["prelude"] for id, reply in server.ask(self.answer_prelude, to=G, preludes=offers).items()}
+        offers = {party_name(id): reply["prelude"] for id, reply in server.ask(self.prelude, to=G, round=round).items()}
+        answers = server.ask(self.answer_prelude, to=G, preludes=offers, round=round)
+        return {party_name(id): reply["prelude"] for id, reply in answers.items()}
