@@ -371,7 +371,7 @@ def test_base_keys_are_gone_when_distances_are_there(toy_transfers):
 
 
 def test_base_transfers_of_another_round_are_refused(toy_transfers):
-    """What was offered, chosen or kept for round 0 serves no H of round 1, and nothing signed for one round is taken in another."""
+    """What was offered, chosen or kept for round 0 serves no H of round 1; what is signed for one is not taken in another."""
     bits = random_bits((3, 2), 10)
     with pytest.raises(StepError, match="no base transfers for round 1"):
         run(OT, bits, round=1)

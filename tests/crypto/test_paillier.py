@@ -1,7 +1,6 @@
 """paillier: worked numbers, the homomorphism, equality with plain distances, and what each side sees, also unprotected."""
 
 import math
-import random
 import sys
 
 import numpy as np
