@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "claims"))
 
-from common import SEEDS, measured, show, tuned  # noqa: E402
+from common import FEW, measured, show, tuned  # noqa: E402
 from machine import about, need, write  # noqa: E402
 from settings import ANCHOR_IMAGES  # noqa: E402
 
@@ -48,7 +48,7 @@ def main() -> None:
     parts = measured(FASHION, variants(chosen["fedanchor"][0], chosen["semifl"][0]), quick)
     show("250 labels at the server, i.i.d.", parts)
     if not quick:
-        write(__file__, dict(machine=about(), setting=f"{FASHION.words()}, 1 local epoch", seeds=SEEDS, parts=parts))
+        write(__file__, dict(machine=about(), setting=f"{FASHION.words()}", seeds=FEW, parts=parts))
 
 
 if __name__ == "__main__":

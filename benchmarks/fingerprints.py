@@ -1,6 +1,6 @@
 """Hashes of what every method and job leaves, on small settings: a change that should change no result changes none of these.
 
-    python benchmarks/fingerprints.py --record      writes fingerprints.json
+    python benchmarks/fingerprints.py --record      writes fingerprints.json; with names of methods, only theirs anew
     python benchmarks/fingerprints.py               runs everything again and names what differs
 
 A training run's hash covers result.json without seconds, memory and version, history.jsonl, messages.jsonl and the model's
@@ -91,14 +91,15 @@ def clean(**settings: object) -> dict[str, str]:
     return dict(labels=digest(told, result.expected), messages=digest(result.messages))
 
 
-def everything(quick: bool) -> dict[str, dict[str, str]]:
+def everything(only: list[str]) -> dict[str, dict[str, str]]:
+    """Of these methods, or of all and of the label and clean jobs."""
     found = {}
-    for name in ["fedavg"] if quick else gv.methods.TABLE:
+    for name in only or gv.methods.TABLE:
         for fields in VARIANTS.get(name, [{}]):
             words = " ".join([name, *(f"{key}={value}" for key, value in fields.items())])
             found[words] = train(name, fields)
             print(words, *(f"  {part} {hashed}" for part, hashed in found[words].items()), sep="\n", flush=True)
-    if quick:
+    if only:
         return found
     for settings in (dict(secure="plain"), dict(secure="mlwe", bits=512), dict(secure="psm", neighbours="auto"),
                      dict(secure="psm", preset="paper", scale="none")):  # fmt: skip
@@ -110,14 +111,16 @@ def everything(quick: bool) -> dict[str, dict[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help="only these [all, and the label and clean jobs]")
     parser.add_argument("--record", action="store_true", help="write what is found instead of comparing with it")
     parser.add_argument("--quick", action="store_true", help="fedavg alone")
     options = parser.parse_args()
-    found = everything(options.quick)
+    only = ["fedavg"] if options.quick else options.methods
+    found, held = everything(only), json.loads(FILE.read_text())
     if options.record:
-        FILE.write_text(json.dumps(found, indent=1) + "\n")
+        FILE.write_text(json.dumps({**(held if only else {}), **found}, indent=1) + "\n")
         return
-    before = {name: parts for name, parts in json.loads(FILE.read_text()).items() if name in found or not options.quick}
+    before = {name: parts for name, parts in held.items() if name in found or not only}
     changed = [
         f"{name}: {part}" for name, parts in before.items() for part in parts if found.get(name, {}).get(part) != parts[part]
     ]

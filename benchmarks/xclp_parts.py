@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "claims"))
 
-from common import SEEDS, measured, show, tuned  # noqa: E402
+from common import FEW, measured, show, tuned  # noqa: E402
 from machine import about, need, write  # noqa: E402
 from settings import FASHION_METHODS, XCLP_FASHION, XCLP_SOME  # noqa: E402
 
@@ -32,11 +32,12 @@ AT_SOME = ("xclp", "fedavg", "network", "fedsem")
 def variants(chosen: str) -> dict[str, str]:
     """What is changed, and the METHOD of compare that has it."""
     fields = chosen.partition(":")[2]
-    other = "code" if "preset=paper" in fields else "paper"
     return {
         "as chosen": chosen,
-        "20 clients in the graph": f"{chosen},graph_clients=20",
-        f"preset {other}": f"{chosen},preset={other}",
+        "nobody in the graph who does not train": f"{chosen},graph_clients=5",
+        "whole guests": f"{chosen},guests=all",
+        "labels not balanced": f"{chosen},balance=false",
+        "preset code": f"{chosen},preset=code",
         "no augmentation": f"{chosen},augment=false",
         "one stream of batches": f"{HERE / 'one_stream.py'}:OneStream:{fields}",
     }
@@ -57,8 +58,8 @@ def main() -> None:
     show("5 of 10 classes a client", skew)
     show("all labels at 20 clients", some)
     if not quick:
-        setting = f"{FASHION.words()}, 1 local epoch"
-        write(__file__, dict(machine=about(), setting=setting, seeds=SEEDS, parts=parts, skew=skew, some=some))
+        setting = f"{FASHION.words()}"
+        write(__file__, dict(machine=about(), setting=setting, seeds=FEW, parts=parts, skew=skew, some=some))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from machine import data_of  # noqa: E402
 
 RUNS = Path(os.environ.get("GRAPEVINE_CLAIMS", HERE / ".runs"))
 DATA = data_of(sys.argv[0])  # stops here if a file is missing
-SEEDS = 3
+SEEDS = 5  # where a run takes under two minutes
+FEW = 3  # elsewhere
 TRIAL_SEED = 100
 SHARE_OF_ROUNDS = 3  # a trial has one in so many
 
@@ -41,10 +42,17 @@ class Setting:
     trials: dict[str, Sequence[dict[str, Any]]] = field(default_factory=dict)
     tuned_as: Setting | None = None
     """Another setting whose trials choose the fields for this one, too."""
+    seeds: int = SEEDS
 
     def words(self) -> str:
-        """The flags as one would type them."""
-        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.flags.items())
+        """The flags as one would type them; a file by its name."""
+        return " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in self.flags.items())
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={_word(each)}" for name, each in value.items())
+    return str(value).lower() if isinstance(value, bool) else Path(value).name if isinstance(value, Path) else str(value)
 
 
 def lrs(*rates: float) -> list[dict[str, Any]]:
@@ -86,16 +94,17 @@ def best_validation(found: dict[str, Any]) -> float:
     return max(line.get("validation_accuracy") or 0.0 for line in found["history"])
 
 
-def compared(setting: Setting, methods: Sequence[str], quick: bool = False, seeds: int = SEEDS) -> dict[str, list[dict]]:
+def compared(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, list[dict]]:
     """For each method as it was named, its runs by seed: result.json with the history, after its trials.
 
     If the fields that were best on validation let training diverge with one of the seeds, or end at chance, the next best are
     taken, and each run's `passed_over` says so. Not where the method was named with fields of its own, which may be why.
     """
-    specs = tuned(setting, methods, quick)
+    specs, seeds = tuned(setting, methods, quick), setting.seeds
     if quick:
         with tempfile.TemporaryDirectory() as folder:
             small = dict(setting.flags, rounds=2, per_round=min(5, setting.flags["per_round"]))  # ProtoFSSL has five helpers
+            small["data"] = "digits" if isinstance(small["data"], Path) else small["data"]  # a file that a long run would make
             found = run(Setting(setting.name, small), [each[0] for each in specs.values()], "quick", [0], {}, Path(folder))
             return {method: found[each[0]] for method, each in specs.items()}
     done: dict[str, list[dict]] = {}
@@ -193,8 +202,10 @@ def measured(setting: Setting, specs: dict[str, str], quick: bool) -> dict[str, 
     """Accuracy and pseudo-labels of each spec by its title; `against_first` compares it with the first of them."""
     with tempfile.TemporaryDirectory() as folder:
         small = (setting.name, [0], dict(SMALL, labels=f"{setting.flags['labels'].partition(':')[0]}:100"), Path(folder))
-        runs = run(setting, list(specs.values()), *(small if quick else (setting.name, list(range(SEEDS)), {})))
-    whole = {what: runs[spec] for what, spec in specs.items() if len(runs[spec]) == (1 if quick else SEEDS)}  # others diverged
+        runs = run(setting, list(specs.values()), *(small if quick else (setting.name, list(range(setting.seeds)), {})))
+    whole = {
+        what: runs[spec] for what, spec in specs.items() if len(runs[spec]) == (1 if quick else setting.seeds)
+    }  # others diverged
     first = accuracies(next(iter(whole.values()), []))
     return {
         what: dict(

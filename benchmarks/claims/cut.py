@@ -106,7 +106,7 @@ def remembered(out: Path, split: Split, name: str) -> Iterator[tuple[Tensor, Any
     """What each client of a run remembers under this name, with its rows: labelled ones, then the others."""
     manifest, store = checkpoint(out)
     for i, part in enumerate(split.parts):
-        yield torch.cat([part.labelled, part.unlabelled]), Memory(store, manifest["memory"][str(i)])[name]
+        yield torch.cat([part.labelled, part.unlabelled]), Memory(store, manifest["transport"]["memory"][str(i)])[name]
 
 
 def classifier(out: Path, split: Split) -> tuple[Network, Tensor]:

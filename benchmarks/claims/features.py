@@ -16,13 +16,13 @@ from grapevine.data.split import Split
 from grapevine.run.driver import Run
 
 
-def fedavg(split: Split, model: str, rounds: int, seed: int, **fields: Any) -> Run:
+def fedavg(split: Split, model: Any, rounds: int, seed: int, **fields: Any) -> Run:
     """All clients in every round; of the rounds, that with the best validation accuracy."""
     return gv.train(gv.methods.FedAvg(**fields), split, model=model, rounds=rounds, per_round=len(split), seed=seed,
                     evaluate_every=max(1, rounds // 10))  # fmt: skip
 
 
-def rate(split: Split, model: str, rounds: int, rates: Sequence[dict[str, Any]], **fields: Any) -> float:
+def rate(split: Split, model: Any, rounds: int, rates: Sequence[dict[str, Any]], **fields: Any) -> float:
     """The learning rate that is best on validation, in a third of the rounds with a seed that is not used again."""
 
     def score(lr: float) -> float:

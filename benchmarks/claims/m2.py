@@ -50,8 +50,9 @@ MENDS_NOT = "mp-ssfl that mends nothing"
 TAUS, LONG = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99), 30  # for two of the lines: confidences, and epochs of the classifier besides
 WHY = (
     "MP-SSFL sets aside what its classifier is not sure of, and one that knows ten classes can be sure of a foreign image; tuor "
-    "also looks at the label, which a foreign image has at random. A variant that sets rows aside instead of mending them looks "
-    "at both. What mp-ssfl and tuor decide of a row does not depend on whose it is, so 10 clients of 1000 come out as 50 of 200: "
+    "also looks at the label, which for a foreign image is the number of its own class. A variant that sets rows aside instead "
+    "of mending them looks at both. What mp-ssfl and tuor decide of a row does not depend on whose it is, so 10 clients of 1000 "
+    "come out as 50 of 200: "
     "the same rows, two of the lines. Of what the paper's numbers are shares it does not say: of all rows, with the same shares "
     "kept in every line, {} of its {} blocks would need more than all own rows to be kept"
 )
@@ -87,7 +88,8 @@ def shares(split: Split, relevant: list[tuple[torch.Tensor, torch.Tensor]]) -> d
 
 
 class Rows(NamedTuple):
-    """The split of a cell and a seed, and what its runs are called: each client's row has a label, a foreign one's is random."""
+    """The split of a cell and a seed, and what its runs are called: each client's row has a label, a foreign one its own
+    class's number."""
 
     split: Split
     start: str
@@ -102,7 +104,7 @@ class Rows(NamedTuple):
 
 def rows_of(cell: Cell, name: str, other: str, seed: int, server: int) -> Rows:
     split = cut(name, cell.own, server, seed, "clients:all", f"{other}:{cell.foreign / cell.own}", cell.clients)
-    return Rows(split, f"m2-{name}-{cell.clients}x{cell.own}+{cell.foreign}", seed)
+    return Rows(split, f"m2-2-{name}-{cell.clients}x{cell.own}+{cell.foreign}", seed)
 
 
 def filtered(where: Path, cell: Cell, rows: Rows, lr: float, quick: bool) -> dict[str, dict[str, float]]:
@@ -200,7 +202,9 @@ def main() -> None:
     needed = [own_needed(block) for blocks in TABLE.values() for block in blocks.values()]
     why = ". ".join([*told, WHY.format(sum(each > 100 for each in needed), len(needed))])
     why += f" ({min(each for each in needed if each > 100):.0f} to {max(needed):.0f} %); of those kept, there is no such bound."
-    setting = "small CNN, clients with own rows and some of the other set, all labelled, those at random; server with 5000, "
+    setting = (
+        "small CNN, clients with own rows and some of the other set, all labelled, those by their own classes; server with 5000, "
+    )
     setting += f"its classifiers learn them for {EPOCHS} epochs; tau 0.95; rds after {ROUNDS} rounds, not in every "
     setting += f"line; two of the lines also with {LONG} epochs and other taus"
     write(__file__, claim=CLAIM, setting=setting, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes), why=why,

@@ -1,6 +1,6 @@
 """P4: ProtoFSSL's cost per client is about half of FedMatch's bytes and less compute than the others' (ProtoFSSL, table 2)."""
 
-from common import SEEDS, arguments, spread, verdict, write
+from common import FEW, arguments, spread, verdict, write
 from cost_account import LABELLED, PAPER, UNLABELLED, measure
 
 CLAIM = "A round of ProtoFSSL costs a client about half of FedMatch's bytes, and 1.7 to 3.4 times less compute than the others."
@@ -10,7 +10,7 @@ TIMES = 1.7
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    model, size, seeds = ("cnn", (20, 30), range(1)) if quick else ("resnet9", (LABELLED, UNLABELLED), range(SEEDS))
+    model, size, seeds = ("cnn", (20, 30), range(1)) if quick else ("resnet9", (LABELLED, UNLABELLED), range(FEW))
     # Which entries changed, and so FedMatch's bytes, depends on values: only there the convolutions are real.
     runs = {name: [measure(name, model, size, name == "fedmatch", seed) for seed in seeds] for name in ("protofssl", *OTHERS)}
     forward = {name: [run["forward_gflop"] for run in each] for name, each in runs.items()}

@@ -32,9 +32,11 @@ def main() -> None:
     runs = compared(PROTO["i.i.d."], ["protofssl"], quick)["protofssl"]
     apart = [round(gap(one["folder"]), 4) for one in runs if not quick]
     why = "; ".join(sentence("without noise it", f"σ = {value}", each) for value, each in lost.items())
-    why += f". Harmless is a loss of up to {HARMLESS:g} point. What σ means depends on the size of the features: without noise "
-    why += f"a class's prototype is {mean(apart or [0]):.3f} from the mean of all in a dimension (root mean square); the paper "
-    why += "does not say how far its own are."
+    why += (
+        f". Harmless is a loss of up to {HARMLESS:g} point. σ is the paper's, since distances are means over the dimensions. Its "
+    )
+    why += f"effect depends on the size of the features: without noise a class's prototype is {mean(apart or [0]):.3f} from the "
+    why += "mean of all in a dimension (root mean square); the paper does not say how far its own are."
     numbers = dict(spreads(found), lost=lost, apart=apart)
     write(__file__, claim=CLAIM, setting=PROTO["i.i.d."].words(), numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes),
           why=why, quick=quick)  # fmt: skip

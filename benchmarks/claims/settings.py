@@ -1,16 +1,24 @@
-"""The papers' settings at a size for two cores. The same data, rounds, clients a round and model for all methods of a claim.
+"""The papers' settings at a size for two cores. Methods of a claim have the same data, rounds, clients a round, model, budget.
 
-XCLP and FedAnchor are compared on features of CIFAR-10 (EfficientNet-lite0, 256 numbers an image), ProtoFSSL and again FedAnchor
-on Fashion-MNIST with the small CNN. The papers train networks of millions of parameters on CIFAR-10 for 500 to 3000 rounds.
+A budget (`--budget`) makes epochs, the server's epochs, pre-training, weight decay, schedule and augmentation alike for all that
+have them; learning rates are chosen for each method on validation, by as many trials. A setting's name is that of its folder of
+runs: a setting that changes gets another name.
+
+XCLP is compared where a round's graph can hold all labels (digits, 20 clients of MNIST), on features of CIFAR-10 (256 numbers of
+EfficientNet-lite0 an image) and on Fashion-MNIST; ProtoFSSL on these features, FedAnchor on both. The papers train networks of
+millions of parameters on CIFAR-10 for 500 to 3000 rounds.
 """
 
 from __future__ import annotations
 
-from common import Setting, lrs
+import numpy as np
+import torch
+from common import DATA, FEW, RUNS, Setting, lrs
 
 RATES = lrs(0.03, 0.1, 0.3, 0.6)
 PLAIN = "plain"  # hands the server the same distances as the other protocols, bit for bit, and costs least
 
+STAGE_1 = dict(weight_decay=0.0002, schedule="cosine", augment=True)  # XCLP's first stage, for labelled-only too
 XCLP_TRIALS = {
     "fedavg": RATES,
     "network": RATES,
@@ -18,40 +26,61 @@ XCLP_TRIALS = {
     "perclient-lp": RATES,
     "fedsiam": lrs(0.003, 0.01, 0.03, 0.1),
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
-    "xclp": [dict(hamming=PLAIN, lr=lr, preset=preset) for preset in ("paper", "code") for lr in (0.1, 0.3)],
+    "xclp": [dict(hamming=PLAIN, lr=lr) for lr in (0.03, 0.1, 0.3, 0.6)],
 }
-_XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="mlp", rounds=60, per_round=5, evaluate_every=5)
+_XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="mlp", rounds=60, per_round=5, evaluate_every=5,
+             budget=STAGE_1)  # fmt: skip
+# Where a round's graph holds every client's labels: digits with all clients in a round, and 20 clients of 540 rows of MNIST,
+# all of them guests. Their 15,000 rows are a table, of which 3000 are for testing and 1200 for validation.
+MNIST_PART = RUNS / "mnist-15000.npz"
+_DIGITS = dict(_XCLP, data="digits", clients=10, per_round=10, labels="clients:50")
+_MNIST = dict(_XCLP, data=MNIST_PART, clients=20, labels="clients:200", rounds=70, budget=dict(STAGE_1, epochs=2))
 XCLP = {
-    "i.i.d., 1000 labels": Setting("xclp-iid", _XCLP, XCLP_TRIALS),
-    "label skew, 1000 labels": Setting("xclp-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS),
+    "digits, 10 clients, 50 labels": Setting("xclp2-digits", _DIGITS, XCLP_TRIALS),
+    "MNIST, 20 clients, 200 labels": Setting("xclp2-mnist", _MNIST, XCLP_TRIALS),
+    "MNIST, 20 clients, 200 labels, label skew": Setting("xclp2-mnist-skew", dict(_MNIST, labels="clients:200~5"), XCLP_TRIALS),
+    "CIFAR-10 features, 1000 labels": Setting("xclp2-iid", _XCLP, XCLP_TRIALS),
+    "CIFAR-10 features, 1000 labels, label skew": Setting("xclp2-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS),
 }
 # One local epoch instead of five, and without FedMatch and FedSiam, which cost most: dozens of runs take hours on two cores.
 FASHION_METHODS = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
-_FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=24, per_round=5, evaluate_every=2)
-FASHION_TRIALS = {method: [dict(each, epochs=1) for each in XCLP_TRIALS[method]] for method in FASHION_METHODS}
-_FASHION_IID = Setting("xclp-fashion-iid", _FASHION, FASHION_TRIALS)
-_FASHION_SKEW = Setting("xclp-fashion-skew", dict(_FASHION, labels="clients:1000~5"), tuned_as=_FASHION_IID)
-XCLP_SOME = Setting("xclp-fashion-some", dict(_FASHION, labels="clients:1000/20"), tuned_as=_FASHION_IID)  # at 20 of the clients
+_FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=60, per_round=5, evaluate_every=5,
+                budget=dict(STAGE_1, epochs=1))  # fmt: skip
+FASHION_TRIALS = {method: XCLP_TRIALS[method] for method in FASHION_METHODS}
+_FASHION_IID = Setting("xclp2-fashion-iid", _FASHION, FASHION_TRIALS, seeds=FEW)
+_FASHION_SKEW = Setting("xclp2-fashion-skew", dict(_FASHION, labels="clients:1000~5"), tuned_as=_FASHION_IID, seeds=FEW)
+XCLP_SOME = Setting(  # at 20 of the clients
+    "xclp2-fashion-some", dict(_FASHION, labels="clients:1000/20"), tuned_as=_FASHION_IID, seeds=FEW
+)
 XCLP_FASHION = {"Fashion-MNIST, i.i.d., 1000 labels": _FASHION_IID, "Fashion-MNIST, label skew, 1000 labels": _FASHION_SKEW}
+
+
+def make_mnist_part() -> None:
+    """15,000 rows of MNIST as a table, by a fixed seed."""
+    from grapevine import data
+
+    if MNIST_PART.exists():
+        return
+    whole = data.load("mnist", data_dir=DATA)
+    at = torch.randperm(len(whole.x), generator=torch.Generator().manual_seed(0))[:15000]
+    MNIST_PART.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(MNIST_PART, X=whole.x[at].flatten(1).numpy().astype(np.float32) / 255, y=whole.y[at].numpy())
+
+
 PROTO_TRIALS = {
     "protofssl": lrs(0.0003, 0.001, 0.003, 0.01),
     "fedavg": RATES,
     "fixmatch": RATES,
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
 }
-_PROTO = dict(data="fashion-mnist", clients=100, labels="clients:5000", model="cnn", rounds=40, per_round=5, evaluate_every=4)
+# The MLP's 64 numbers are learnt features for all methods; flat maps of the small CNN classify well before any training.
+_PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=60, per_round=5, evaluate_every=5)
 PROTO = {
-    "i.i.d.": Setting("proto-iid", _PROTO, PROTO_TRIALS),
-    "non-i.i.d.": Setting("proto-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS),
+    "i.i.d.": Setting("proto2-iid", _PROTO, PROTO_TRIALS),
+    "non-i.i.d.": Setting("proto2-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS),
 }
-# The same comparison where all methods have learnt layers below what they classify: the MLP's 64 numbers are its last features.
-_PROTO_FEATURES = dict(_PROTO, data="cifar10-lite0", model="mlp", rounds=60, evaluate_every=5)
-PROTO_FEATURES = {
-    "CIFAR-10 features, 5000 labels, i.i.d.": Setting("proto-features-iid", _PROTO_FEATURES, PROTO_TRIALS),
-    "CIFAR-10 features, 5000 labels, non-i.i.d.": Setting(
-        "proto-features-noniid", dict(_PROTO_FEATURES, partition="fedmatch"), PROTO_TRIALS
-    ),
-}
+# Labelled-only FedAvg with the paper's budget, two steps on all labels a round, and with ProtoFSSL's, ten.
+LABELLED_ONLY = ("fedavg:epochs=2,batch=1000", "fedavg:epochs=10,batch=1000")
 
 ANCHOR_TRIALS = {
     "fedanchor": [dict(temperature=t, lr=lr) for t in (0.1, 0.5) for lr in (0.03, 0.1)],
@@ -60,22 +89,27 @@ ANCHOR_TRIALS = {
     "fedcon": lrs(0.01, 0.03, 0.1, 0.3),
     "server-only": RATES,
 }
-_ANCHOR = dict(data="cifar10-lite0", clients=100, labels="server:250", model="mlp", rounds=40, per_round=10, evaluate_every=4)
-ANCHOR = {
-    "i.i.d., 250 anchors": Setting("anchor-iid", _ANCHOR, ANCHOR_TRIALS),
-    "Dirichlet 0.1, 250 anchors": Setting("anchor-dirichlet", dict(_ANCHOR, partition="dirichlet:0.1"), ANCHOR_TRIALS),
-}
+_ANCHOR = dict(data="cifar10-lite0", clients=100, model="mlp", rounds=40, per_round=10, evaluate_every=4)
+ANCHOR = {}
+for _anchors in (50, 250):
+    for _epochs in (1, 5):  # the same server for all: passes over the anchors a round, and five before the first
+        _flags = dict(_ANCHOR, labels=f"server:{_anchors}", budget=dict(server_epochs=_epochs, pretrain=5))
+        _words = f"{_anchors} anchors, {_epochs} server epoch{'s' if _epochs > 1 else ''}"
+        _iid = Setting(f"anchor2-{_anchors}-{_epochs}-iid", _flags, ANCHOR_TRIALS)
+        _skewed = dict(_flags, partition="dirichlet:0.1")
+        ANCHOR[f"i.i.d., {_words}"] = _iid
+        ANCHOR[f"Dirichlet 0.1, {_words}"] = Setting(f"anchor2-{_anchors}-{_epochs}-dirichlet", _skewed, ANCHOR_TRIALS, _iid)
 
 # One local epoch instead of five: batches of 10 in three views are slow on two cores.
-IMAGE_TRIALS = {method: [dict(each, epochs=1) for each in trials] for method, trials in ANCHOR_TRIALS.items()}
-_IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2)
+_IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2,
+               budget=dict(epochs=1, server_epochs=5, pretrain=5))  # fmt: skip
 ANCHOR_IMAGES = {
-    "Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor-fashion-iid", _IMAGES, IMAGE_TRIALS),
+    "Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor2-fashion-iid", _IMAGES, ANCHOR_TRIALS, seeds=FEW),
     "Fashion-MNIST, Dirichlet 0.1, 250 anchors": Setting(
-        "anchor-fashion-dirichlet", dict(_IMAGES, partition="dirichlet:0.1"), IMAGE_TRIALS
+        "anchor2-fashion-dirichlet", dict(_IMAGES, partition="dirichlet:0.1"), ANCHOR_TRIALS, seeds=FEW
     ),
 }
 ANCHOR_WORDS = " and ".join((
-    ANCHOR["i.i.d., 250 anchors"].words(),
-    ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"].words() + ", 1 local epoch",
-)) + "; both also with --partition dirichlet:0.1"  # fmt: skip
+    ANCHOR["i.i.d., 50 anchors, 1 server epoch"].words() + ", also with 250 anchors and with 5 server epochs",
+    ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"].words(),
+)) + "; all also with --partition dirichlet:0.1"  # fmt: skip

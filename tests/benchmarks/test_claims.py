@@ -75,7 +75,8 @@ def test_result_has_all_fields(path):
     assert result["command"] == f"python benchmarks/claims/{path.stem.lower()}.py"
     assert result["seeds"] >= 3 and result["verdict"] in VERDICTS
     assert all(result[name] for name in FIELDS)
-    assert all(each["seeds"] == [] or len(each["seeds"]) == result["seeds"] for each in spreads(result["numbers"]))
+    # A claim whose runs are long in some of its settings has fewer seeds there, never fewer than three.
+    assert all(each["seeds"] == [] or 3 <= len(each["seeds"]) <= result["seeds"] for each in spreads(result["numbers"]))
 
 
 def spreads(value) -> list[dict]:
@@ -189,7 +190,7 @@ def test_the_next_best_fields_are_taken_where_a_run_ends_at_chance(claims, monke
     }
     monkeypatch.setattr(common, "run", run)
     monkeypatch.setattr(common, "tuned", lambda setting, methods, quick: {method: list(last) for method in methods})
-    setting = common.Setting("s", {})
+    setting = common.Setting("s", {}, seeds=3)
     (found,) = common.compared(setting, ["m"]).values()
     assert [one["accuracy_last"] for one in found] == [0.6] * 3 and found[0]["passed_over"] == ["m:lr=1"]
     (found,) = common.compared(setting, ["m:noise=5"]).values()  # what is changed may be why
