@@ -1,119 +1,91 @@
-"""A curious party that follows the protocol, and wants the others' labels: with what it is sent, and its own rows and scores.
+"""Others' labels, in the label job and in FedAvg+XCLP, for who follows the protocol: a party, the server, and both together.
 
-As the paper spreads labels it succeeds (H1 of the threat model); as we do it has nothing to begin with.
+As the paper spreads labels a party succeeds; as we do it has nothing to begin with. Server and party together always succeed: by
+design, and the threat model says so.
 """
 
 from __future__ import annotations
 
+import attacking_labels as on_labels
 import numpy as np
 import pytest
-from scipy.optimize import nnls
+from attacking_labels import LABELS, Job, truth
 
-from grapevine.core import Server, party_name
-from grapevine.crypto.hamming import protocol
-from grapevine.crypto.spread import protocol as spread
-from grapevine.jobs.reading import Party
-from grapevine.methods.label import Label
-from grapevine.methods.xclp import CrossClientPropagation
-from grapevine.run.simulate import Simulation
-
-LABELS, ROWS, CLASSES = 20, 60, 10
+MORE = 0.05  # an attack that must fail is at most 5 points above guessing the largest class
 
 
 @pytest.fixture(scope="module")
-def parties(digits):
-    """Three parties with 60 digits each, the first 20 of them labelled."""
-    order = np.random.default_rng(3).permutation(len(digits.x))[: 3 * ROWS].reshape(3, ROWS)
-    made = {}
-    for name, rows in zip("abc", order):
-        y = digits.y[rows].numpy()
-        labels = [str(c) if i < LABELS else None for i, c in enumerate(y)]
-        made[name] = Party(name, digits.x[rows].flatten(1).double().numpy(), labels, [str(i) for i in range(ROWS)])
-    return made
+def who(digits):
+    return on_labels.parties(digits)
 
 
-class Watched(Simulation):
-    """Keeps what one party is sent."""
-
-    def __init__(self, *args, **settings):
-        super().__init__(*args, **settings)
-        self.seen: list[tuple[str, dict]] = []
-
-    def exchange(self, step, requests, round):
-        if "a" in requests:
-            self.seen.append((step, requests["a"]))
-        return super().exchange(step, requests, round)
+@pytest.fixture(scope="module")
+def paper(who):
+    return Job(who, on_labels.xclp("paper"))
 
 
-def run(parties, way: str):
-    """The label job; what party a was sent, and its scores."""
-    method = Label(CrossClientPropagation(protocol("psm"), 1024, 10, 0.99, "paper", True, spread(way)), "none", expected=False)
-    data = {name: party.data() for name, party in parties.items()}
-    watched = Watched(method, data, None, seed=1)
-    scores = {}
-    receive = CrossClientPropagation.receive
-
-    def noted(self, client, *told):
-        scores[client.name] = receive(self, client, *told)
-        return scores[client.name]
-
-    CrossClientPropagation.receive = noted
-    try:
-        method.round(Server(method, list(data), watched, None, (), 1), method.setup(None))
-    finally:
-        CrossClientPropagation.receive = receive
-        watched.close()
-    return dict(watched.seen), scores["a"]
+@pytest.fixture(scope="module")
+def private(who):
+    return Job(who, on_labels.xclp("private"))
 
 
-def truth(parties, name: str) -> np.ndarray:
-    return np.array([int(label) for label in parties[name].labels[:LABELS]])
+def test_the_papers_spread_shows_a_party_the_others_labels(paper):
+    assert on_labels.party_with_columns(paper)["right"] > 0.9
 
 
-def solved(columns: np.ndarray, scores: np.ndarray, own: np.ndarray) -> dict[str, np.ndarray]:
-    """Non-negative least squares: S is symmetric, so a's columns are rows of S at its labelled rows, and its scores there are the
-    sums of these rows over everybody's labels. Who is labelled comes first, so the unknowns are known by place."""
-    places = dict(b=np.arange(ROWS, ROWS + LABELS), c=np.arange(2 * ROWS, 2 * ROWS + LABELS))
-    unknown = np.concatenate(list(places.values()))
-    A = columns[unknown].T  # S[r, l] for a's labelled rows r and the others' labelled rows l
-    rest = scores[:LABELS] - columns[:LABELS].T @ np.eye(CLASSES)[own]
-    Y = np.stack([nnls(A, column)[0] for column in rest.T], 1)
-    found = Y.argmax(1)
-    return dict(b=found[:LABELS], c=found[LABELS:])
-
-
-def test_the_papers_spread_shows_a_party_the_others_labels(parties):
-    sent, scores = run(parties, "paper")
-    (columns,) = sent["xclp.spread.contribute"]["columns"].values()
-    found = solved(columns.astype(np.float64), scores, truth(parties, "a"))
-    right = np.mean([np.mean(found[name] == truth(parties, name)) for name in "bc"])
-    assert right > 0.9
-
-
-def test_the_private_spread_shows_it_nothing(parties):
+def test_the_private_spread_shows_it_nothing(private):
     """Nothing that reaches the party has an entry for its labelled rows and the others' rows, or is anything but bytes; and the
     same attack with what it can make itself, the similarities among its own rows, guesses no better than the largest class."""
-    sent, scores = run(parties, "private")
+    sent = private.sent["a"]
     assert "xclp.spread.contribute" not in sent
-    rows = sent["receive"]["rows"]
-    arrays = [part for graph in rows.values() for block in graph.values() for part in block.values()]
+    arrays = [part for graph in sent["receive"]["rows"].values() for block in graph.values() for part in block.values()]
     assert {array.dtype for array in arrays} == {np.dtype(np.uint8)}
-    x = parties["a"].x / np.linalg.norm(parties["a"].x, axis=1, keepdims=True)
-    guessed = np.zeros((3 * ROWS, LABELS))
-    for other in range(1, 3):  # it does not know the others' rows: its own must stand for them
-        guessed[other * ROWS : (other + 1) * ROWS] = (x @ x[:LABELS].T) ** 8
-    guessed[:ROWS] = (x @ x[:LABELS].T) ** 8
-    found = solved(guessed, scores, truth(parties, "a"))
-    right = np.mean([np.mean(found[name] == truth(parties, name)) for name in "bc"])
-    prior = np.mean([np.bincount(truth(parties, name)).max() / LABELS for name in "bc"])
-    assert right <= prior + 0.05
+    found = on_labels.party_without(private)
+    assert found["right"] <= found["prior"] + MORE
 
 
-def test_scores_are_known_up_to_their_scale_only(parties):
+def test_the_server_alone_cannot_name_the_classes(private, paper):
+    """It has S, and may even be told how many labels each class has."""
+    found = on_labels.server_alone(private, paper.columns)
+    assert found["right"] <= found["prior"] + MORE
+
+
+def test_server_and_party_together_read_all_labels(private, paper):
+    """By design: they have S, and the scores of the party's rows. The figure stands in the threat model."""
+    assert on_labels.server_and_party(private, paper.columns)["right"] > 0.95
+
+
+def test_no_label_reaches_the_server(private):
+    """What the parties answer holds no class: sealed labels are bytes, and the same labels never look alike twice."""
+    sealed = [e.replies for e in private.seen if e.step == "share"][0]
+    fields = {name: value for reply in sealed.values() for name, value in reply.items()}
+    assert set(fields) == {"first", "own", "labelled", "blank", "spread"}
+    words = [np.concatenate([part.ravel().view(np.uint8) for part in leaves(reply["spread"])]) for reply in sealed.values()]
+    for data in words:
+        counts = np.bincount(data, minlength=256)
+        assert len(data) < 2560 or counts.max() < 2 * counts.mean() + 50
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        return [leaf for inner in value.values() for leaf in leaves(inner)]
+    return [np.frombuffer(value, np.uint8)] if isinstance(value, bytes) else [np.asarray(value)]
+
+
+def test_scores_are_known_up_to_their_scale_only(private, paper):
     """A row's sum says how near labels are, which is the server's to know: here every row that is reached sums to nearly 2^16."""
-    _, private = run(parties, "private")
-    _, paper = run(parties, "paper")
-    assert party_name("a") == "a" and private.sum(1).min() > 2**16 - LABELS * 3 - 2
+    private, paper = private.scores["a"], paper.scores["a"]
+    assert private.sum(1).min() > 2**16 - LABELS * 3 - 2
     assert paper.sum(1).max() > 1.2 * paper.sum(1).min()
     p, q = private / private.sum(1, keepdims=True), paper / paper.sum(1, keepdims=True)
     assert np.abs(p - q).max() < 2e-3
+
+
+def test_a_party_knows_its_own_labels_and_the_attack_counts_the_others_only(who):
+    assert [len(truth(who, name)) for name in "abc"] == [LABELS] * 3 and len(on_labels.OTHERS) == 2 * LABELS
+
+
+@pytest.mark.parametrize("way, low, high", [("paper", 0.7, 1.0), ("private", 0.0, 0.1 + MORE)])
+def test_a_client_of_xclp_in_training(digits, way, low, high):
+    found = on_labels.training_party(digits.split(clients=4, labels="clients:80", seed=0), way)
+    assert found["prior"] == pytest.approx(0.1) and low <= found["right"] <= high

@@ -14,7 +14,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.server import StepError
 from grapevine.crypto import sums
 from grapevine.crypto.spread import protocol as spread
-from grapevine.learn.averages import COUNTS, MASKED, averaged_steps, individual, secured
+from grapevine.learn.averages import COUNTS, MASKED, Means, averaged_steps, individual, secured
 from grapevine.run import simulate
 from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Fault
@@ -193,6 +193,22 @@ def test_without_masks_it_is_not(digits, monkeypatch):
 def test_a_share_is_new_in_every_round_and_attempt(digits):
     words = seen(digits).reshape(3, 5, -1)
     assert len(np.unique(words)) == words.size
+
+
+def test_a_client_is_summed_with_the_same_others_in_every_round(digits):
+    """Eleven clients, four or more a round: two groups, whose turns come equally often."""
+    federation = Federation(digits, secured(methods.FedAvg(epochs=1)), labelled=(2,) * 11, unlabelled=(0,) * 11)
+    federation.server.per_round = 4
+    means = Means(federation.method, federation.server, set(range(11)))
+    chosen = [tuple(means.sample(t)) for t in range(20)]
+    assert len(set(chosen)) == 2 and sorted(i for group in set(chosen) for i in group) == list(range(11))
+    assert {chosen.count(group) for group in set(chosen)} == {10} and {len(group) for group in chosen} == {5, 6}
+    assert len({chosen[2 * t] for t in range(10)}) == 2  # the order changes
+
+
+def test_a_method_that_chooses_by_labels_takes_everybody(digits):
+    with pytest.raises(Mistake, match="could compare the sums: with --secure-average say --per-round 5, which is all of them"):
+        run(made("network"), digits, 2, per_round=4, secure_average=True)
 
 
 # ---------------------------------------------------------------- lost clients

@@ -20,10 +20,11 @@ fewer than three, and the server opens one of them (see `crypto.sums` for what t
 in no later sum: with it and without it, two would show its part. A round in which fewer than three clients are left changes
 nothing.
 
-What the server learns: of every round the sum over its clients. If all clients are in every round, nothing tells it whose part is
-what. If others are chosen in every round (`--per-round`), sums over different sets can be compared. Numbers of rows do not change
-from round to round and follow by elimination after about as many rounds as there are clients. Weights do change; but what they
-have in common over the rounds, which classes a client has, can be estimated. `benchmarks/attacks.py` measures how well.
+What the server learns: of every round the sum over its clients. Sums over different sets could be compared: over rounds with
+other clients each, what a client's updates have in common follows by elimination: which classes it has, and its number of rows
+exactly. `benchmarks/attacks.py` does so. Therefore clients are put into groups once, of `--per-round` or more, and a round
+takes a group as a whole. A method that chooses clients by their labels must take all of them in every round. A lost client
+makes a smaller set: what it costs is the difference between two rounds.
 """
 
 from __future__ import annotations
@@ -160,6 +161,9 @@ class Secured(Method):
         if server.per_round < LEAST:
             raise Mistake(f"--secure-average needs {LEAST} clients in every round, and here are {server.per_round}: "
                           f"say --per-round {LEAST} or more.")  # fmt: skip
+        if self.seeks_labels and server.per_round < len(server.clients):
+            raise Mistake(f"{self.name} chooses other clients in every round, and the server could compare the sums: with "
+                          f"--secure-average say --per-round {len(server.clients)}, which is all of them.")  # fmt: skip
         super().check(server)
 
     def setup(self, server: Server) -> dict:
@@ -215,6 +219,15 @@ class Means:
         some = None if each is None else {id: each[id] for id in ids}
         replies = self.server.ask(step, ids, some, form=_form(length), average=told, **same)
         return self._opened(step, ids, replies, layout, length)
+
+    def sample(self, round: int, among: Iterable[Id] | None = None, count: int | None = None, name: str = "sample") -> list[Id]:
+        """Of the groups of clients the one whose turn it is, in an order that changes: a set is summed whole, or not at all."""
+        if among is not None or count is not None:
+            return self.server.sample(round, among, count, name)
+        ids, k = sorted(self.agreed), max(len(self.agreed) // self.server.per_round, 1)
+        order = torch.randperm(len(ids), generator=self.server.rng("average groups"))
+        turn = torch.randperm(k, generator=self.server.rng("average turns", round // k))[round % k]
+        return sorted(ids[i] for i in order[turn::k].tolist())
 
     def _opened(self, step: Any, ids: list[Id], replies: dict[Id, dict], layout: dict[str, Form], length: int) -> dict[Id, dict]:
         """The mean, as everybody's reply. While a client is missing, the others mask their parts anew, without it."""

@@ -1,0 +1,318 @@
+"""Attackers on training: each has what it lawfully holds, and wants labels or rows of others. `attacks.py` gives their figures,
+`tests/attacks` runs small ones. Every attack gives the share it got right, and the prior: what it would get without the messages.
+
+The server sees what clients answer. It has rows of the same kind (`shadow` clients, whose rows and labels it knows), runs the
+very step on them from the weights that it sent, and learns from their answers how to read the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grapevine.core import Id, Meter, Method, Server
+from grapevine.core.reply import form_of
+from grapevine.crypto import fixed
+from grapevine.data.split import Split
+from grapevine.learn.averages import COUNTS, shaped
+from grapevine.run.experiment import Experiment
+from grapevine.run.simulate import Simulation
+
+Found = dict[str, float]
+
+
+@dataclass
+class Exchange:
+    """One step as the server sees it."""
+
+    round: int
+    step: str
+    requests: dict[Id, dict]
+    replies: dict[Id, dict]
+
+
+class Watched(Simulation):
+    """A simulation that keeps what passes through the server."""
+
+    def __init__(self, *args: Any, **settings: Any):
+        super().__init__(*args, **settings)
+        self.seen: list[Exchange] = []
+
+    def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
+        replies = super().exchange(step, requests, round)
+        self.seen.append(Exchange(round, step, requests, replies))
+        return replies
+
+
+# ---------------------------------------------------------------- training, as the server sees it
+
+
+@dataclass
+class Training:
+    """Victims and shadows of one method, and what was seen of the victims."""
+
+    method: Method
+    split: Split
+    victims: int
+    model: str = "linear"
+    rounds: int = 5
+    seed: int = 0
+    secure: bool = False
+    per_round: int | None = None
+
+    def __post_init__(self) -> None:
+        parts = self.split.parts
+        self.own, self.others = replace(self.split, parts=parts[: self.victims]), replace(self.split, parts=parts[self.victims :])
+        made: list[Watched] = []
+
+        def watched(*args: Any, **settings: Any) -> Watched:
+            made.append(Watched(*args, **settings))
+            return made[0]
+
+        experiment = Experiment(self.method, self.own, simulation=watched, model=self.model, rounds=self.rounds, seed=self.seed,
+                                per_round=self.per_round, workers=1, secure_average=self.secure)  # fmt: skip
+        self.run = experiment.run()
+        self.models = experiment.models()
+        steps = {e.step for e in made[0].seen} & {"train", "pretrain"}
+        name = "train" if "train" in steps and "pretrain" not in steps else "pretrain"
+        self.seen = [e for e in made[0].seen if e.step == name]
+
+    def answers(self, at: int) -> dict[Id, dict[str, Tensor]]:
+        """The model that each victim seems to have answered with in a round; masked ones are read as if they were not."""
+        e = self.seen[at]
+        return {id: read(e.requests[id], reply) for id, reply in e.replies.items() if reply.get("n", 1)}
+
+    def mean(self, at: int) -> dict[str, Tensor]:
+        """What the server opens: the model after that round."""
+        if at + 1 < len(self.seen):
+            return before(next(iter(self.seen[at + 1].requests.values())))
+        return self.run.shared["weights"]
+
+    def shadows(self, at: int) -> dict[Id, dict[str, Tensor]]:
+        """The answers of clients whose rows the server knows, to the same request."""
+        told = {name: value for name, value in next(iter(self.seen[at].requests.values())).items() if name != "average"}
+        data = {i: self.others.client(i) for i in range(len(self.others.parts))}
+        simulation = Simulation(self.method, data, self.models, self.seed)
+        server = Server(self.method, data, simulation, self.models, self.split.dataset.classes, rounds=self.rounds)
+        step = self.method.steps()[self.seen[at].step]
+        replies = server.ask(step, each={i: told for i in data})
+        return {i: read(told, reply) for i, reply in replies.items() if reply["n"]}
+
+    def losses(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Of rows under a model, each in float64."""
+        model = self.models.new({**before(next(iter(self.seen[0].requests.values()))), **weights}, Meter()).eval()
+        with torch.no_grad():
+            return F.cross_entropy(model(x).double(), y, reduction="none")
+
+
+def before(request: dict) -> dict[str, Tensor]:
+    return request.get("weights", request.get("student", request.get("backbone")))
+
+
+def read(request: dict, reply: dict) -> dict[str, Tensor]:
+    """The model in a reply."""
+    old = before(request)
+    if "masked" in reply:
+        words = fixed.decode(reply["masked"])
+        size = sum(w.numel() for w in old.values())
+        return shaped(words[-COUNTS - size : -COUNTS], form_of(old))  # as if it were the sum of one
+    if "dy" in reply:
+        return {name: old[name] + reply["dy"][name] for name in old}
+    return reply.get("weights", reply.get("student"))
+
+
+# ---------------------------------------------------------------- which labels a client has
+
+
+def label_inference(t: Training) -> dict[str, Found]:
+    """Of `labels_of_round`, the mean over the rounds."""
+    each = [labels_of_round(t, at) for at in range(len(t.seen))]
+    return {name: {key: float(np.mean([one[name][key] for one in each])) for key in ("right", "prior")} for name in each[0]}
+
+
+def labels_of_round(t: Training, at: int) -> dict[str, Found]:
+    """Shares of classes among each victim's labels, from how the last layer moved: ridge regression on the shadows' answers.
+
+    `right` is the share of a client's labels that the guessed histogram has in common with the true one, in the mean over
+    clients; the prior is that of guessing for everybody the shares of all clients together, which the mean tells.
+    """
+    C, old = len(t.split.dataset.classes), before(next(iter(t.seen[at].requests.values())))
+    shadows = t.shadows(at)
+    true = {i: _shares(t.others.client(i).labelled.y, C) for i in shadows}
+    X = np.stack([last_layer(shadows[i], old) for i in shadows])
+    Y = np.stack([true[i] for i in shadows])
+    centre, scale = X.mean(0), X.std(0) + 1e-12
+    Z = (X - centre) / scale
+    ridge = np.linalg.solve(Z.T @ Z + 1.0 * np.eye(Z.shape[1]), Z.T @ (Y - Y.mean(0)))
+
+    def guess(model: Mapping[str, Tensor]) -> np.ndarray:
+        raw = np.clip((last_layer(model, old) - centre) / scale, -1e3, 1e3) @ ridge + Y.mean(0)
+        raw = np.maximum(raw, 0)
+        return raw / raw.sum() if raw.sum() else np.full(C, 1 / C)
+
+    counts = [torch.bincount(t.own.client(i).labelled.y, minlength=C).numpy() for i in range(t.victims)]
+    pooled = np.sum(counts, 0) / np.sum(counts)
+    own = {i: c / c.sum() for i, c in enumerate(counts) if c.sum()}
+    prior = float(np.mean([np.minimum(pooled, share).sum() for share in own.values()]))
+    answers, mean = t.answers(at), guess(t.mean(at))
+    right = dict(
+        client=[np.minimum(guess(answers[i]), share).sum() if i in answers else prior for i, share in own.items()],
+        mean=[np.minimum(mean, share).sum() for share in own.values()],
+    )
+    return {name: dict(right=float(np.mean(values)), prior=prior) for name, values in right.items()}
+
+
+def _shares(y: Tensor, classes: int) -> np.ndarray:
+    counts = torch.bincount(y, minlength=classes).numpy()
+    return counts / max(counts.sum(), 1)
+
+
+def last_layer(model: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> np.ndarray:
+    """How the bias of each class moved, and the sum of its weights."""
+    moved = [(model[name].double() - old[name].double()) for name in ("head.bias", "head.weight")]
+    return np.concatenate([moved[0].numpy(), moved[1].sum(1).numpy()])
+
+
+def elimination(t: Training) -> Found:
+    """Masked averages over another sample of clients in every round: least squares over the rounds, as if a client moved the last
+    layer's bias alike in all of them; then the classes whose bias it moves up are taken to be its own."""
+    C = len(t.split.dataset.classes)
+    rounds = range(len(t.seen))
+    who = np.array([[float(i in t.seen[at].replies) for i in range(t.victims)] for at in rounds])
+    n = np.array([sum(len(t.own.client(int(i)).labelled) for i in t.seen[at].replies) for at in rounds])  # which the sum tells
+    moved = np.stack([(t.mean(at)["head.bias"] - before(next(iter(t.seen[at].requests.values())))["head.bias"]).double().numpy()
+                      for at in rounds])  # fmt: skip
+    sizes = np.linalg.lstsq(who, n, rcond=None)[0]
+    each = np.linalg.lstsq(who * sizes[None] / n[:, None], moved, rcond=None)[0]
+    counts = [torch.bincount(t.own.client(i).labelled.y, minlength=C).numpy() for i in range(t.victims)]
+    pooled = np.sum(counts, 0) / np.sum(counts)
+    guess = np.maximum(pooled + (each - each.mean(0)) / (np.abs(each - each.mean(0)).max() + 1e-12), 0)
+    guess /= guess.sum(1, keepdims=True)
+    own = [c / c.sum() for c in counts]
+    return dict(right=float(np.mean([np.minimum(guess[i], own[i]).sum() for i in range(t.victims)])),
+                prior=float(np.mean([np.minimum(pooled, share).sum() for share in own])))  # fmt: skip
+
+
+# ---------------------------------------------------------------- whose row it is
+
+
+def auc(members: np.ndarray, others: np.ndarray) -> float:
+    """How often a member scores higher than another row: 0.5 is guessing."""
+    rank = np.concatenate([members, others]).argsort(kind="stable").argsort(kind="stable")
+    return float((rank[: len(members)].sum() - len(members) * (len(members) - 1) / 2) / (len(members) * len(others)))
+
+
+def membership(t: Training, at: int, masked: bool = False) -> dict[str, Found]:
+    """Was this row (with its class) among those that a client trained on? By its loss under the client's answer; by how far
+    the answer lowered it; and by how unlikely its confidence is among the shadows', which never saw the row (LiRA, offline).
+
+    `masked`: with the mean, which is all that the server has of the clients then. `right` is the area under the ROC curve.
+    """
+    old, shadows = before(next(iter(t.seen[at].requests.values()))), t.shadows(at)
+    answers = {i: t.mean(at) for i in range(t.victims)} if masked else t.answers(at)
+    test = t.split.test_rows("cpu")
+    x_out, y_out = test.inputs(torch.arange(len(test))), test.y
+    scores: dict[str, list[float]] = dict(loss=[], gain=[], lira=[])
+    for i, model in answers.items():
+        rows = t.own.client(int(i)).labelled
+        truth = rows.y
+        if not len(rows):
+            rows, truth = t.own.client(int(i)).unlabelled, t.own.client_truth(int(i))[1]
+        if not len(rows):
+            continue
+        x, y = rows.inputs(torch.arange(len(rows))), truth
+        first = {"in": t.losses(old, x, y), "out": t.losses(old, x_out, y_out)}
+        last = {"in": t.losses(model, x, y), "out": t.losses(model, x_out, y_out)}
+        rows_of = {"in": (x, y), "out": (x_out, y_out)}
+        reference = {side: [_logit(t.losses(s, *rows_of[side])) for s in shadows.values()] for side in rows_of}
+        scores["loss"].append(auc(-last["in"].numpy(), -last["out"].numpy()))
+        scores["gain"].append(auc((first["in"] - last["in"]).numpy(), (first["out"] - last["out"]).numpy()))
+        z = {side: (_logit(last[side]) - np.mean(reference[side], 0)) / (np.std(reference[side], 0) + 1e-6) for side in reference}
+        scores["lira"].append(auc(z["in"], z["out"]))
+    return {name: dict(right=float(np.mean(values)), prior=0.5) for name, values in scores.items()}
+
+
+def _logit(loss: Tensor) -> np.ndarray:
+    """log p / (1 − p) of the true class."""
+    p = torch.exp(-loss).clamp(1e-12, 1 - 1e-12)
+    return (p.log() - (1 - p).log()).numpy()
+
+
+# ---------------------------------------------------------------- what the server sends: prototypes, anchors, a classifier
+
+
+def prototypes(method: Any, split: Split, victims: int, seed: int = 0) -> dict[str, Found]:
+    """ProtoFSSL: what a curious party is sent of its helpers, each client's prototypes.
+
+    `classes`: which classes a helper has labels of (prior: the commoner answer for every class). `rows`: of a class with one
+    label, which of up to 100 rows of that class it is: the nearest to the prototype (prior: one in 100).
+    """
+    t = Training(method, split, victims, model="mlp", rounds=2, seed=seed)
+    C, e = len(split.dataset.classes), t.seen[0]
+    right, there, hits, tries = [], [], 0, 0
+    test = split.test_rows("cpu")
+    for i, reply in e.replies.items():
+        rows = t.own.client(int(i)).labelled
+        counts = torch.bincount(rows.y, minlength=C)
+        right.append((reply["present"] == (counts > 0)).double().mean().item())
+        there.append((counts > 0).double().mean().item())
+        model = t.models.new(reply["weights"], Meter()).eval()
+        for k in torch.nonzero((counts == 1) & reply["present"]).flatten().tolist():
+            own = rows.inputs(torch.nonzero(rows.y == k).flatten())
+            others = test.inputs(torch.nonzero(test.y == k).flatten()[:99])
+            with torch.no_grad():
+                far = (model.features(torch.cat([own, others])) - reply["means"][k]).square().sum(1)
+            hits, tries = hits + int(far.argmin() == 0), tries + 1
+    share = float(np.mean(there))
+    return dict(classes=dict(right=float(np.mean(right)), prior=max(share, 1 - share)),
+                rows=dict(right=hits / tries if tries else 0.0, prior=0.01, tried=float(tries)))  # fmt: skip
+
+
+def anchors(method: Any, split: Split, seed: int = 0) -> Found:
+    """FedAnchor: a curious party is sent the server's anchors. Is this row one of the server's? By the largest cosine
+    between the row's latent vector and an anchor; `right` is the area under the ROC curve."""
+    t = Training(method, split, len(split.parts), model="mlp", rounds=1, seed=seed)
+    request = next(iter(t.seen[0].requests.values()))
+    model = t.models.new(request["weights"], Meter()).eval()
+    own, test = split.server_rows("cpu"), split.test_rows("cpu")
+    assert own is not None
+
+    def score(rows: Any) -> np.ndarray:
+        with torch.no_grad():
+            z = F.normalize(method.latent(model, rows.inputs(torch.arange(len(rows)))), dim=1)
+        return (z @ F.normalize(request["anchors"], dim=1).T).amax(1).double().numpy()
+
+    return dict(right=auc(score(own), score(test)), prior=0.5)
+
+
+def classifier(method: Any, split: Split, seed: int = 0) -> Found:
+    """MP-SSFL and clean: a curious party is sent the server's classifier. Is this row one of the server's? By its loss."""
+    made: list[Watched] = []
+
+    def watched(*args: Any, **settings: Any) -> Watched:
+        made.append(Watched(*args, **settings))
+        return made[0]
+
+    experiment = Experiment(method, split, simulation=watched, model="mlp", rounds=1, seed=seed, per_round=None, workers=1)
+    experiment.run()
+    sent = next(iter(next(e for e in made[0].seen if e.step == "decide").requests.values()))["classifier"]
+    model = experiment.models().new(sent, Meter()).eval()
+    own, test = split.server_rows("cpu"), split.test_rows("cpu")
+    assert own is not None
+
+    def score(rows: Any) -> np.ndarray:
+        with torch.no_grad():
+            return -F.cross_entropy(model(rows.inputs(torch.arange(len(rows)))).double(), rows.y, reduction="none").numpy()
+
+    return dict(right=auc(score(own), score(test)), prior=0.5)
+
+
+def curious_client(t: Training) -> dict[str, Found]:
+    """Any client of a training run has the models that the server sends it: were these rows another client's?"""
+    return {name: found for name, found in membership(t, len(t.seen) - 1, masked=True).items() if name != "lira"}

@@ -1,0 +1,217 @@
+"""What attackers get out of each job with what they lawfully hold: the figures of the threat model.
+
+    python benchmarks/attacks.py [--quick] [--pages]
+
+Label job and FedAvg+XCLP: three parties with 60 digits each, 20 of them labelled, and four clients with 20 labels each. Training:
+eight clients with 12 labels each of the digits, classes skewed (Dirichlet 0.3), and 40 more that the attacker knows; five rounds.
+Means over three splits. Labels: the share that is right. Rows: the area under the ROC curve. Masks come from the operating
+system, so what is got from masked messages does not repeat in the last digits.
+Writes attacks.json beside itself, and from it the tables of docs/threat-model.md; --pages writes the tables alone, from the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+from unittest.mock import patch
+
+import attacking
+import attacking_labels as on_labels
+from attacking import Found, Training
+from machine import ROOT, about, fill, markdown, write
+
+from grapevine import data, methods
+from grapevine.core import Server
+from grapevine.learn.averages import Means, individual
+
+VICTIMS, SHADOWS, ROUNDS = 8, 40, 5
+SMALL: dict[str, dict[str, Any]] = {"xclp": dict(bits=256, spread=on_labels.spread("paper")), "fixmatch": dict(epochs=2)}
+WITH_LABELS = ("fedavg", "fedprox", "scaffold", "xclp", "perclient-lp", "network", "fedsem", "fixmatch", "mixmatch", "fedsiam",
+               "sage", "fedlabel")  # fmt: skip
+AT_SERVER = ("mp-ssfl", "semifl", "fedanchor")  # clients have no labels: only whether a row is theirs can be asked
+
+
+def skewed(seed: int, labels: str = "clients") -> Any:
+    where = f"clients:{12 * (VICTIMS + SHADOWS)}" if labels == "clients" else "server:120"
+    return data.load("digits").split(clients=VICTIMS + SHADOWS, labels=where, partition="dirichlet:0.3", seed=seed)
+
+
+def made(name: str) -> Any:
+    return methods.find(name)(**SMALL.get(name, {}))
+
+
+def averaged(found: list[Found]) -> Found:
+    return {key: round(mean(one[key] for one in found), 3) for key in ("right", "prior")}
+
+
+# ---------------------------------------------------------------- labels that spread
+
+
+def label_job(seeds: int) -> dict[str, Found]:
+    found: dict[str, list[Found]] = {}
+    digits = data.load("digits")
+    for seed in range(seeds):
+        who = on_labels.parties(digits, 3 + seed)
+        paper, private = (on_labels.Job(who, on_labels.xclp(way)) for way in ("paper", "private"))
+        split = digits.split(clients=4, labels="clients:80", seed=seed)
+        for name, one in {
+            "label, party": on_labels.party_without(private),
+            "label, server": on_labels.server_alone(private, paper.columns),
+            "label, both": on_labels.server_and_party(private, paper.columns),
+            "label paper, party": on_labels.party_with_columns(paper),
+            "xclp, party": on_labels.training_party(split, "private"),
+            "xclp paper, party": on_labels.training_party(split, "paper"),
+        }.items():
+            found.setdefault(name, []).append(one)
+    return {name: averaged(each) for name, each in found.items()}
+
+
+# ---------------------------------------------------------------- training
+
+
+def by_method(names: tuple[str, ...], seeds: int) -> dict[str, dict[str, Found]]:
+    """Of each method: the classes of a client's labels, and whether a row is a client's, from plain and from masked answers."""
+    out: dict[str, dict[str, Found]] = {}
+    for name in names:
+        found: dict[str, list[Found]] = {}
+        for seed in range(seeds):
+            for key, one in _of_method(name, seed):
+                found.setdefault(key, []).append(one)
+        out[name] = {key: averaged(each) for key, each in found.items()}
+        print(f"{name}: {out[name]}", flush=True)
+    return out
+
+
+def _of_method(name: str, seed: int) -> Iterator[tuple[str, Found]]:
+    labelled = name in WITH_LABELS
+    split, model = skewed(seed, "clients" if labelled else "server"), "linear" if labelled else "mlp"
+    for way in (False, True):
+        t = Training(made(name), split, VICTIMS, model, ROUNDS, seed, secure=way)
+        if labelled:
+            yield f"labels{' masked' * way}", best(attacking.label_inference(t))
+        yield f"rows{' masked' * way}", best(attacking.membership(t, len(t.seen) - 1, masked=way))
+    yield "rows client", best(attacking.curious_client(t))
+
+
+def best(found: dict[str, Found]) -> Found:
+    """The attacker takes what serves it best."""
+    return max(found.values(), key=lambda one: one["right"])
+
+
+def sampled(seeds: int) -> dict[str, Found]:
+    """Masked averages of ten clients, five a round: other five in every round, as without masks, and in groups, as we do."""
+    found: dict[str, list[Found]] = {}
+    for seed in range(seeds):
+        how = dict(model="linear", rounds=30, seed=seed, secure=True, per_round=5)
+        found.setdefault("groups", []).append(attacking.elimination(Training(methods.FedAvg(), skewed(seed), 10, **how)))
+        with patch.object(Means, "sample", lambda means, round: Server.sample(means.server, round)):
+            found.setdefault("other clients", []).append(
+                attacking.elimination(Training(methods.FedAvg(), skewed(seed), 10, **how))
+            )
+    return {name: averaged(each) for name, each in found.items()}
+
+
+def what_is_sent(seeds: int) -> dict[str, Found]:
+    """What a party gets from the server: others' prototypes, the server's anchors, its classifier."""
+    found: dict[str, list[Found]] = {}
+    for seed in range(seeds):
+        for least in (1, 2):
+            each = attacking.prototypes(methods.ProtoFSSL(helpers=3, least=least), skewed(seed), VICTIMS, seed)
+            found.setdefault(f"prototypes {least}, classes", []).append(each["classes"])
+            found.setdefault(f"prototypes {least}, rows", []).append(each["rows"])
+        split = data.load("digits").split(clients=6, labels="server:120", seed=seed)
+        for compact in (False, True):
+            one = attacking.anchors(methods.FedAnchor(compact=compact), split, seed)
+            found.setdefault(f"anchors{' compact' * compact}", []).append(one)
+        found.setdefault("classifier", []).append(attacking.classifier(methods.MPSSFL(), split, seed))
+    return {name: averaged(each) for name, each in found.items()}
+
+
+# ---------------------------------------------------------------- the page
+
+L, T = "tests/attacks/test_labels.py", "tests/attacks/test_training.py"
+TABLE: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (  # and where the figure is, by which test
+    ("label", "a party", "others' labels: nothing beyond guessing", ("spread", "label, party"), L),
+    ("label", "the server", "how alike any two rows are; of what class they are: nothing", ("spread", "label, server"), L),
+    ("label", "the server and a party together", "**all labels**", ("spread", "label, both"), L),
+    ("label `--spread paper`", "a party", "**others' labels**; for comparison only", ("spread", "label paper, party"), L),
+    ("train `xclp`", "a client", "others' labels: nothing beyond guessing", ("spread", "xclp, party"), L),
+    ("train `xclp` with `spread=paper`", "a client", "**others' labels**", ("spread", "xclp paper, party"), L),
+    ("train `fedavg`", "the server", "**which classes each client has**", ("methods", "fedavg", "labels"), T),
+    ("train `fedavg`", "the server", "**whether a row is a client's**", ("methods", "fedavg", "rows"), T),
+    ("train `fedavg --secure-average`", "the server", "which classes each client has: nothing beyond the mean",
+     ("methods", "fedavg", "labels masked"), T),
+    ("train `fedavg --secure-average`", "the server", "whether a row is some client's: a little, from the mean",
+     ("methods", "fedavg", "rows masked"), T),
+    ("train `fedavg --secure-average --per-round 5` of 10", "the server", "which classes a group of clients has",
+     ("sampled", "groups"), T),
+    ("train `fedavg`", "another client", "whether a row is some client's: a little, from the model it is sent",
+     ("methods", "fedavg", "rows client"), T),
+    ("train `protofssl`", "another client", "**which classes a client has labels of**", ("sent", "prototypes 1, classes"), T),
+    ("train `protofssl`", "another client", "**the row, of a class with one label**", ("sent", "prototypes 1, rows"), T),
+    ("train `fedanchor`", "a client", "**whether a row is the server's**", ("sent", "anchors"), T),
+    ("train `fedanchor` with `compact=true`", "a client", "whether a row is the server's: a little",
+     ("sent", "anchors compact"), T),
+    ("clean, train `mp-ssfl`", "a party", "whether a row is the server's: a little, from its classifier",
+     ("sent", "classifier"), T),
+)  # fmt: skip
+
+
+def found(result: dict[str, Any], where: tuple[str, ...]) -> Found:
+    for name in where:
+        result = result[name]
+    return result
+
+
+def document(result: dict[str, Any], root: Path = ROOT) -> None:
+    page, rows = root / "docs" / "threat-model.md", []
+    for job, attacker, learned, where, test in TABLE:
+        one = found(result, where)
+        rows.append((job, attacker, learned, percent(one["right"]), percent(one["prior"]), f"`{test}`"))
+    fill(page, "attacks.py, jobs", markdown(("job", "attacker", "learns", "right", "by chance", "test"), rows))
+    kinds, each_method = ("labels", "labels masked", "rows", "rows masked"), []
+    for name, each in result["methods"].items():
+        each_method.append((f"`{name}`", *(percent(each[kind]["right"]) if kind in each else "–" for kind in kinds)))
+    head = ("method", "labels of a client", "masked", "rows of a client", "masked")
+    fill(page, "attacks.py, methods", markdown(head, each_method))
+    fill(page, "attacks.py, averages", markdown(("method", "`--secure-average`"), averages()))
+
+
+def averages() -> list[tuple[str, str]]:
+    """Which methods can have masked averages, and why others cannot."""
+    reasons = {name: individual(methods.find(name)()) for name in methods.TABLE}
+    can = ", ".join(f"`{name}`" for name, why in reasons.items() if not why)
+    return [(can, "yes"), *((f"`{name}`", f"no: {why}") for name, why in reasons.items() if why)]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one split, fewer methods; nothing is written")
+    parser.add_argument("--pages", action="store_true", help="only the tables of the page, from the JSON that is there")
+    args = parser.parse_args()
+    logging.getLogger("grapevine").setLevel(logging.ERROR)  # that clients have one label of a class is meant
+    if args.pages:
+        document(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
+        return
+    seeds, names = (1, ("fedavg",)) if args.quick else (3, WITH_LABELS + AT_SERVER)
+    result: dict[str, Any] = dict(machine=about(), spread=label_job(seeds))
+    print(result["spread"], flush=True)
+    result |= dict(sent=what_is_sent(seeds), sampled=sampled(seeds))
+    print(result["sent"], result["sampled"], sep="\n", flush=True)
+    result["methods"] = by_method(names, seeds)
+    if not args.quick:
+        write(__file__, result)
+        document(result)
+
+
+if __name__ == "__main__":
+    main()
