@@ -219,6 +219,7 @@ def membership(t: Training, at: int, masked: bool = False) -> dict[str, Found]:
     test = t.split.test_rows("cpu")
     x_out, y_out = test.inputs(torch.arange(len(test))), test.y
     scores: dict[str, list[float]] = dict(loss=[], gain=[], lira=[])
+    out = [_logit(t.losses(s, x_out, y_out)) for s in shadows.values()]
     for i, model in answers.items():
         rows = t.own.client(int(i)).labelled
         truth = rows.y
@@ -229,8 +230,7 @@ def membership(t: Training, at: int, masked: bool = False) -> dict[str, Found]:
         x, y = rows.inputs(torch.arange(len(rows))), truth
         first = {"in": t.losses(old, x, y), "out": t.losses(old, x_out, y_out)}
         last = {"in": t.losses(model, x, y), "out": t.losses(model, x_out, y_out)}
-        rows_of = {"in": (x, y), "out": (x_out, y_out)}
-        reference = {side: [_logit(t.losses(s, *rows_of[side])) for s in shadows.values()] for side in rows_of}
+        reference = {"in": [_logit(t.losses(s, x, y)) for s in shadows.values()], "out": out}
         scores["loss"].append(auc(-last["in"].numpy(), -last["out"].numpy()))
         scores["gain"].append(auc((first["in"] - last["in"]).numpy(), (first["out"] - last["out"]).numpy()))
         z = {side: (_logit(last[side]) - np.mean(reference[side], 0)) / (np.std(reference[side], 0) + 1e-6) for side in reference}

@@ -3,8 +3,8 @@
     python benchmarks/attacks.py [--quick] [--pages]
 
 Label job and FedAvg+XCLP: three parties with 60 digits each, 20 of them labelled, and four clients with 20 labels each. Training:
-eight clients with 12 labels each of the digits, classes skewed (Dirichlet 0.3), and 40 more that the attacker knows; five rounds.
-Means over three splits. Labels: the share that is right. Rows: the area under the ROC curve. Masks come from the operating
+eight clients with 12 labels each of the digits, classes skewed (Dirichlet 0.3), and 40 more that the attacker knows; 3 rounds.
+Means over two splits. Labels: the share that is right. Rows: the area under the ROC curve. Masks come from the operating
 system, so what is got from masked messages does not repeat in the last digits.
 Writes attacks.json beside itself, and from it the tables of docs/threat-model.md; --pages writes the tables alone, from the JSON.
 """
@@ -29,7 +29,7 @@ from grapevine import data, methods
 from grapevine.core import Server
 from grapevine.learn.averages import Means, individual
 
-VICTIMS, SHADOWS, ROUNDS = 8, 40, 5
+VICTIMS, SHADOWS, ROUNDS = 8, 40, 3
 SMALL: dict[str, dict[str, Any]] = {"xclp": dict(bits=256, spread=on_labels.spread("paper")), "fixmatch": dict(epochs=2)}
 WITH_LABELS = ("fedavg", "fedprox", "scaffold", "xclp", "perclient-lp", "network", "fedsem", "fixmatch", "mixmatch", "fedsiam",
                "sage", "fedlabel")  # fmt: skip
@@ -93,7 +93,9 @@ def _of_method(name: str, seed: int) -> Iterator[tuple[str, Found]]:
     for way in (False, True):
         t = Training(made(name), split, VICTIMS, model, ROUNDS, seed, secure=way)
         if labelled:
-            yield f"labels{' masked' * way}", best(attacking.label_inference(t))
+            # A client of SCAFFOLD remembers earlier rounds, which shadows cannot: the first is read best.
+            found = attacking.label_inference(t) if way else attacking.labels_of_round(t, 0)
+            yield f"labels{' masked' * way}", best(found)
         yield f"rows{' masked' * way}", best(attacking.membership(t, len(t.seen) - 1, masked=way))
     yield "rows client", best(attacking.curious_client(t))
 
@@ -202,7 +204,7 @@ def main() -> None:
     if args.pages:
         document(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
         return
-    seeds, names = (1, ("fedavg",)) if args.quick else (3, WITH_LABELS + AT_SERVER)
+    seeds, names = (1, ("fedavg",)) if args.quick else (2, WITH_LABELS + AT_SERVER)
     result: dict[str, Any] = dict(machine=about(), spread=label_job(seeds))
     print(result["spread"], flush=True)
     result |= dict(sent=what_is_sent(seeds), sampled=sampled(seeds))
