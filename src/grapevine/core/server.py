@@ -14,6 +14,7 @@ from grapevine.core.method import Id, Method, rng
 from grapevine.core.network import Meter, ModelSource, Network
 from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
+from grapevine.core.sums import Replies
 
 Forms = Callable[[Id], Mapping[str, Form]]
 """Of a client's answer, what its fields must be."""
@@ -36,6 +37,11 @@ class Transport:
         """The replies of those who answered, by id."""
         raise TypeError(f"{type(self).__name__} has no exchange")
 
+    def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
+        """Hand every reply over as it comes, in any order and from any thread. A carrier that can lets go of it then."""
+        for id, reply in self.exchange(step, requests, round).items():
+            into.take(id, reply)
+
     def take_judged(self) -> dict[str, dict[str, int]]:
         """What `client.judge` was told since the last call, by head."""
         return {}
@@ -53,6 +59,23 @@ class Transport:
 
     def close(self) -> None:
         """Let go of threads and connections."""
+
+
+class Inbox:
+    """The replies to one question: each is put on the account and checked as it comes, and what is only averaged is added up."""
+
+    def __init__(self, server: Server, name: str, step: Callable, requests: dict[Id, dict], form: Forms | None):
+        self._server, self._name, self._step, self._requests, self._form = server, name, step, requests, form
+        self._summed = summed(step)
+        self.replies, self.bad = Replies(), dict[Id, str]()
+
+    def take(self, id: Id, reply: Any) -> None:
+        self._server.account.add(self._server.now, self._name, "up", id, reply)
+        wrong = problem(self._step, self._requests[id], reply, self._form(id) if self._form else None)
+        if wrong is None:
+            self.replies.take(id, self._requests[id], reply, self._summed)
+        else:
+            self.bad[id] = wrong
 
 
 class Server:
@@ -81,10 +104,10 @@ class Server:
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
     def ask(self, step: Any, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
-            everybody: bool = False, form: Forms | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
+            everybody: bool = False, form: Forms | None = None, **same: Any) -> Replies:  # fmt: skip
         """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
         so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
-        run with a sentence.
+        run with a sentence. Fields that the step says are only `averaged` are added up as they come: `learn.average` knows.
         """
         name = self._names.get((id(step.__self__), step.__func__))
         if name is None:
@@ -93,30 +116,23 @@ class Server:
         requests = {i: {**same, **(each[i] if each is not None else {})} for i in ids}
         for i, payload in requests.items():
             self.account.add(self.now, name, "down", i, payload)
-        came = self.transport.exchange(name, requests, self.now)
-        for i in sorted(came):
-            self.account.add(self.now, name, "up", i, came[i])
-        replies = self._good(name, step, requests, came, form)
+        inbox = Inbox(self, name, step, requests, form)
+        self.transport.gather(name, requests, self.now, inbox)
+        replies = self._good(name, inbox)
         missing = [i for i in ids if i not in replies]
         if everybody and missing:
             raise Mistake(f"step {name} needs everybody, and no answer came from {_list(missing)} in round {self.now}.")
         self._require_quorum(name, missing, replies)
         return replies
 
-    def _good(self, name: str, step: Callable, requests: dict[Id, dict], came: dict[Id, dict],
-              form: Forms | None) -> dict[Id, dict]:  # fmt: skip
+    def _good(self, name: str, inbox: Inbox) -> Replies:
         """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
-        replies: dict[Id, dict] = {}
-        for i in (i for i in requests if i in came):
-            wrong = problem(step, requests[i], came[i], form(i) if form else None)
-            if wrong is None:
-                replies[i] = came[i]
-            else:
-                self.left_out[i] = f"step {name} of round {self.now}: {wrong}"
-                self.transport.say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
-        if came and not replies:
+        for i, wrong in sorted(inbox.bad.items()):
+            self.left_out[i] = f"step {name} of round {self.now}: {wrong}"
+            self.transport.say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
+        if inbox.bad and not inbox.replies:
             raise Mistake(f"no reply to step {name} of round {self.now} can be used; client {i}'s: {wrong}.")
-        return replies
+        return inbox.replies.in_order()
 
     def _require_quorum(self, name: str, missing: list[Id], replies: dict[Id, dict]) -> None:
         self._gone = (self._gone | set(missing)) - set(replies)
@@ -146,6 +162,14 @@ class Server:
     def note(self, **notes: float | list[Id]) -> None:
         """Numbers, or clients, for this round's line of the history."""
         self.notes.update(notes)
+
+
+def summed(step: Callable) -> frozenset[str]:
+    """The fields of a step's reply that are added up as they come: all that are averaged, if some are by who trained on what.
+    (Statistics of everybody are small, and their means are the method's business.)"""
+    said = getattr(step, "averaged", {})
+    said = said(step.__self__) if callable(said) else said  # type: ignore[attr-defined]
+    return frozenset(said) if set(said.values()) - {"all"} else frozenset()
 
 
 def _list(ids: list[Id], most: int = 5) -> str:

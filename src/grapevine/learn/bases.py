@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from grapevine.core import Client, Id, Method, Network, Server
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT
 from grapevine.core.rows import Rows
+from grapevine.core.sums import Field, Replies
 from grapevine.learn.training import Adjust, Weights, add, average, parameter_names, pull, push, subtract
 
 BASES = ("fedavg", "fedprox", "scaffold")
@@ -149,7 +150,7 @@ def server_update(server: Server, base: str, state: dict, replies: dict, by: str
     of `among`, whom a round may choose, who have something to train on. c is the mean of their c_i, so that the corrections
     c − c_i cancel among them; when one turns out to have nothing, N shrinks.
     """
-    used, x, c = {id: reply for id, reply in replies.items() if reply["n"]}, state["weights"], state["c"]
+    used, x, c = trained(replies), state["weights"], state["c"]
     if base != "scaffold":
         return dict(weights=average(used, by=by, otherwise=x))
     idle = state["idle"] | {id: True for id in replies if id not in used}
@@ -163,17 +164,32 @@ def server_update(server: Server, base: str, state: dict, replies: dict, by: str
     return dict(weights=x, c=c, mean_over=N, idle=idle, heard=state["heard"] | {id: state["round"] for id in used})
 
 
-def moves(replies: dict, weights: Weights) -> Iterator[Weights]:
-    """How far each client that trained has moved, one after the other."""
+def trained(replies: dict) -> dict:
+    """The replies of those who trained on something."""
+    used = Replies() if isinstance(replies, Replies) else {}
+    if isinstance(used, Replies):
+        used.sums = replies.sums  # those who did not are not in them
+    used.update((id, reply) for id, reply in replies.items() if reply["n"])
+    return used
+
+
+def moves(replies: dict, weights: Weights) -> Iterable[Weights] | Field:
+    """How far each client that trained has moved, one after the other; or all of them together, where they were added up."""
+    if isinstance(replies, Replies):
+        field = next((replies.sums[name] for name in ("dy", "weights", "student") if name in replies.sums), None)
+        return field or ()
     return (r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"])
 
 
-def note_diversity(server: Server, updates: Iterable[Weights]) -> None:
+def note_diversity(server: Server, updates: Iterable[Weights] | Field) -> None:
     """How much the clients' steps disagree, for the history; nothing if nobody moved, all steps cancel, or all are masked."""
     if server.masked:
         return
     buffers = dict(server.model().named_buffers())
-    diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
+    if isinstance(updates, Field):
+        diversity = updates.diversity(without=buffers)
+    else:
+        diversity = gradient_diversity({name: g for name, g in update.items() if name not in buffers} for update in updates)
     if math.isfinite(diversity):
         server.note(gradient_diversity=diversity)
 

@@ -14,6 +14,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
 from grapevine.core.reply import MOST
 from grapevine.core.rows import Rows
+from grapevine.core.sums import Replies
 from grapevine.data.augment import Views
 
 Weights = dict[str, Tensor]
@@ -159,8 +160,11 @@ def add(a: Weights, b: Weights, scale: float = 1.0) -> Weights:
 def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n", otherwise: Weights | None = None) -> Weights:
     """Σ n_k w_k / Σ n_k over the replies, in id order (`by=None`: each counts 1). `otherwise` if nothing weighs anything.
 
-    The sum is in float64, so it does not depend on the size of the federation; integer buffers are rounded.
+    The sum is in float64, so it does not depend on the size of the federation; integer buffers are rounded. Replies that were
+    added up as they came have their sum already (`core.sums`), exactly.
     """
+    if isinstance(replies, Replies) and (key in replies.sums or not any(key in reply for reply in replies.values())):
+        return _summed(replies, key, by, otherwise)
     share = {id: 1.0 if by is None else float(reply[by]) for id, reply in sorted(replies.items())}
     for id, weight in share.items():
         if not (math.isfinite(weight) and 0 <= weight <= MOST):
@@ -179,6 +183,14 @@ def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n"
         mean = sum(used[id][name].double() * (share[id] / total) for id in used)
         out[name] = mean.to(like.dtype) if like.is_floating_point() else mean.round().to(like.dtype)
     return out
+
+
+def _summed(replies: Replies, key: str, by: str | None, otherwise: Weights | None) -> Weights:
+    if key in replies.sums:
+        return replies.sums[key].mean(by)
+    if otherwise is None:
+        raise Mistake(f"no client sent {key} to average: nobody answered, or nobody holds labelled rows.")
+    return otherwise
 
 
 def _check(id: Any, weights: Weights, first_id: Any, first: Weights) -> None:

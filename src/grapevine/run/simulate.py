@@ -22,6 +22,7 @@ from torch import Tensor
 
 from grapevine.core import Client, Id, Method, ModelSource, StepError, Transport, party_name, run_step, wire
 from grapevine.core.rows import ClientData
+from grapevine.core.server import Inbox
 from grapevine.core.store import Memory, RamStore, Store
 from grapevine.crypto.agreement import Identity
 
@@ -142,6 +143,17 @@ class Simulation(Transport):
             if copies:
                 replies.setdefault(id, copies[0])
         return replies
+
+    def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
+        """A reply is handed over where its step ran, and let go; a second one to the same request is thrown away."""
+
+        def deliver(id: Id) -> None:
+            for reply in self._deliver(step, id, requests[id], round, len(requests))[:1]:
+                into.take(id, reply)
+
+        with self._blas.limit(limits=1):
+            self.map(deliver, requests)
+        self._done = 0
 
     def _deliver(self, step: str, id: Id, payload: dict, round: int, clients: int) -> list[dict]:
         replies = self._answer(step, id, payload, round)
