@@ -75,6 +75,12 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
     s = TrainSettings.from_dict(settings if made else dict(settings, data=data))
     chosen = with_settings(find(method), s.set) if isinstance(method, str) else method
     _check_words(s, settings, isinstance(method, str), made, out)
+    if s.runtime == "spmd":
+        from grapevine.run import spmd
+
+        if not spmd.leads():
+            experiment = Experiment(chosen, data if isinstance(data, Split) else make_split(s, s.seed), out=out, **s.run())
+            return spmd.run(experiment, resume)
     if out and not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
         raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
     split = data if isinstance(data, Split) else make_split(s, s.seed)
@@ -86,7 +92,7 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
 
         virtual.run(virtual.job(str(method), s, str(out), resume), len(split.parts), watch)
         resume = True  # what is finished is only read
-    run = experiment.run(resume, watch)
+    run = spmd.run(experiment, resume, watch) if s.runtime == "spmd" else experiment.run(resume, watch)
     if out:
         write(out, full=True)
     return run
@@ -100,10 +106,10 @@ def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, made: bool
     if made and of_data:
         raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
     if s.runtime != "local" and (made or not named or not out):
-        raise Mistake("--runtime flower-sim needs --out, and method and data by names that other processes can be told.")
+        raise Mistake(f"--runtime {s.runtime} needs --out, and method and data by names that other processes can be told.")
     if s.runtime != "local" and s.dp is not None:
         raise Mistake(
-            "--dp keeps one ledger for all clients, which workers of --runtime flower-sim do not share: say --runtime local."
+            f"--dp keeps one ledger for all clients, which workers of --runtime {s.runtime} do not share: say --runtime local."
         )
 
 

@@ -29,6 +29,12 @@ def train(method: str, resume: bool, out: str, **settings: Any) -> None:
     from grapevine.cli.terminal import show_result
 
     data = settings.pop("data")
+    if settings.get("runtime") == "spmd":
+        from grapevine.run import spmd
+
+        if not spmd.leads():  # the leader alone speaks
+            gv.train(method, data, out=out, resume=resume, **settings)
+            return
     with goes_on(resume), Bar(f"{method} on {Path(data).stem}") as bar:
         run = gv.train(method, data, out=out, resume=resume, progress=bar, **settings)
     show_result(run.result, Path(out))

@@ -49,6 +49,30 @@ class Account:
                 field["bytes"] += count
             self.totals[direction] += total
 
+    def parts(self) -> list[dict]:
+        """All of it since the last drain, as a value of JSON, for `merge`."""
+        with self._lock:
+            return [dict(of=list(of), **{**kind, "parties": sorted(kind["parties"])}) for of, kind in self._kinds.items()]
+
+    def merge(self, parts: list[dict]) -> None:
+        """Another account's messages besides one's own."""
+        with self._lock:
+            for part in parts:
+                kind = self._kinds.setdefault(tuple(part["of"]), dict(messages=0, bytes=0, parties=set(), fields={}))
+                kind["messages"] += part["messages"]
+                kind["bytes"] += part["bytes"]
+                kind["parties"].update(part["parties"])
+                self.totals[part["of"][2]] += part["bytes"]
+                for name, found in part["fields"].items():
+                    field = kind["fields"].setdefault(name, dict(found, bytes=0))
+                    if field["shape"] != found["shape"]:
+                        field["shape"] = ["varies"]
+                    field["bytes"] += found["bytes"]
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kinds, self.totals = {}, defaultdict(int)
+
     def drain(self) -> list[dict]:
         """The lines of messages.jsonl since the last drain, in order of round, step and direction of first use."""
         with self._lock:

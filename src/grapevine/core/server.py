@@ -67,10 +67,10 @@ class Inbox:
     def __init__(self, server: Server, name: str, step: Callable, requests: dict[Id, dict], form: Forms | None):
         self._server, self._name, self._step, self._requests, self._form = server, name, step, requests, form
         self._summed = summed(step)
-        self.replies, self.bad = Replies(), dict[Id, str]()
+        self.replies, self.bad, self.account = Replies(), dict[Id, str](), Account()
 
     def take(self, id: Id, reply: Any) -> None:
-        self._server.account.add(self._server.now, self._name, "up", id, reply)
+        self.account.add(self._server.now, self._name, "up", id, reply)
         wrong = problem(self._step, self._requests[id], reply, self._form(id) if self._form else None)
         if wrong is None:
             self.replies.take(id, self._requests[id], reply, self._summed)
@@ -118,6 +118,7 @@ class Server:
             self.account.add(self.now, name, "down", i, payload)
         inbox = Inbox(self, name, step, requests, form)
         self.transport.gather(name, requests, self.now, inbox)
+        self.account.merge(inbox.account.parts())
         replies = self._good(name, inbox)
         missing = [i for i in ids if i not in replies]
         if everybody and missing:

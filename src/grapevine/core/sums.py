@@ -65,15 +65,28 @@ class Field:
         self.layout: Layout = []
         self.n, self.count = 0, 0
         self.weighted, self.plain, self.squares = Exact(), Exact(), Exact()
-        self._start: Weights = {}  # what the clients began with: moves are from there, or from 0 where nothing was sent
+        self._start: Weights = {}
 
-    def add(self, values: Weights, n: int, start: Weights) -> None:
-        vector = _vector(values)
-        layout = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in values.items()]
+    def exacts(self) -> dict[str, Exact]:
+        return dict(weighted=self.weighted, plain=self.plain, squares=self.squares)
+
+    @property
+    def length(self) -> int:
+        return sum(math.prod(shape) for _, shape, _ in self.layout)
+
+    def know(self, layout: Layout, start: Any) -> None:
+        """What the sums are of, and what the clients began with: moves are from there, or from 0 where nothing was sent."""
+        layout = [(name, list(shape), kind) for name, shape, kind in layout]
         if self.layout and self.layout != layout:
             raise Mistake("a client sent weights of another shape than the others: do all run the same model?")
-        moved = {name: t.double() - start[name].double() if name in start else t.double() for name, t in values.items()}
-        self.layout, self._start = layout, {name: start[name] for name in values if name in start}
+        self.layout = layout
+        self._start = {name: start[name] for name, _, _ in layout if name in start} if isinstance(start, dict) else {}
+
+    def add(self, values: Weights, n: int, start: Any) -> None:
+        self.know([(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in values.items()], start)
+        vector = _vector(values)
+        begun = {name: t.double() for name, t in self._start.items()}
+        moved = {name: t.double() - begun[name] if name in begun else t.double() for name, t in values.items()}
         self.weighted.add(vector * n)
         self.plain.add(vector)
         self.squares.add(torch.stack([t.square().sum() for t in moved.values()]) if moved else torch.zeros(0).double())
@@ -123,8 +136,7 @@ class Replies(dict[Any, dict]):
         added = {name: value for name, value in reply.items() if name in fields and isinstance(value, dict)}
         with self._lock:
             for name, values in added.items() if reply.get("n") else ():
-                start = request.get(name)
-                self.sums.setdefault(name, Field()).add(values, reply["n"], start if isinstance(start, dict) else {})
+                self.sums.setdefault(name, Field()).add(values, reply["n"], request.get(name))
             self[id] = {name: value for name, value in reply.items() if name not in added}
 
     def in_order(self) -> Replies:

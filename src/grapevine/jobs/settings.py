@@ -180,7 +180,9 @@ class TrainSettings(RunSettings, DataSettings):
     set: dict[str, Any] = param(
         None, "", "A field of the method (`grapevine methods NAME`).", kind=dict, read=read_fields, metavar="FIELD=VALUE"
     )
-    runtime: str = own("local", "flower-sim: clients on Ray's workers, by Flower.", choices=("local", "flower-sim"))
+    runtime: str = own(
+        "local", "spmd: on workers of torchrun or srun; flower-sim: on Ray's, by Flower.", choices=("local", "spmd", "flower-sim")
+    )
 
     def run(self) -> dict[str, Any]:
         """Those of `run.settings`, as keywords."""

@@ -60,6 +60,8 @@ class Task:
     out: Path | None = None
     store: Store = field(default_factory=RamStore)
     privacy: Privacy | None = None
+    follows: Path | None = None
+    """The folder that another process leaves results in while this one does the same and keeps nothing: `run.spmd`."""
 
 
 @dataclass(repr=False)
@@ -241,7 +243,8 @@ class _Driver:
         self.store.keep_only([state, self.best["shared"], self.last_shared, *held])
 
     def _resume(self) -> bool:
-        path = self.out / "checkpoint" / "manifest.json" if self.out else None
+        folder = self.out or self.task.follows
+        path = folder / "checkpoint" / "manifest.json" if folder else None
         if path is None or not path.exists():
             for file in self.files.values():
                 file.cut(0)
@@ -256,6 +259,8 @@ class _Driver:
         self.server.account.totals.update(manifest["bytes"])
         for name, file in self.files.items():
             file.cut(manifest["lengths"][name])
+            if self.task.follows:
+                file.copy(self.task.follows / f"{name}.jsonl", manifest["lengths"][name])
         return True
 
     def _flops(self) -> int:

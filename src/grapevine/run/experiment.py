@@ -69,9 +69,12 @@ class Experiment:
         if done:
             return done
         with begun(self.out, about, resume, self.settings.workers):
-            if self.out and not (self.out / "split.json").exists():
-                self.split.save(self.out / "split.json")
+            self.save_split()
             return drive(self.task(about), progress)
+
+    def save_split(self) -> None:
+        if self.out and not (self.out / "split.json").exists():
+            self.split.save(self.out / "split.json")
 
     def models(self) -> ModelSource:
         dataset, s = self.split.dataset, self.settings

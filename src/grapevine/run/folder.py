@@ -136,6 +136,10 @@ class Lines:
         self._file.seek(0)
         self._lines = [json.loads(line) for line in self._file]
 
+    def copy(self, path: Path, length: int) -> None:
+        """Begin with the first `length` bytes of a file that another process writes."""
+        self._lines = [json.loads(line) for line in path.read_bytes()[:length].splitlines()]
+
     def add(self, line: dict) -> None:
         self._lines.append(line)
         if self._file:
