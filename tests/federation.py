@@ -55,6 +55,13 @@ class Federation:
         return self.simulation._client(id, Memory(self.simulation.store, self.simulation.manifests.get(id)))
 
 
+def each_reply(server, step, to=None, each=None, **same):
+    """Every client's own reply. The server's `ask` has only the sum of what a step says is averaged."""
+    ids = sorted(to if to is not None else each if each is not None else server.clients)
+    requests = {i: {**same, **(each[i] if each is not None else {})} for i in ids}
+    return server.transport.exchange(step.__name__, requests, server.now)
+
+
 def stream(id, *names):
     return core.rng(0, "client", id, *names)
 

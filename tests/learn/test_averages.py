@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federation import Federation
+from federation import Federation, each_reply
 from uniformity import looks_uniform
 
 from grapevine import methods
@@ -97,7 +97,7 @@ def trained(run):
 def test_a_mean_by_hand(digits):
     """Three clients with 6, 4 and 2 labels, and one with none: Σ n w / Σ n over those who trained."""
     plain = Federation(digits, methods.FedAvg(lr=0.5), labelled=(6, 4, 2, 0), unlabelled=(1, 1, 1, 1))
-    replies = plain.server.ask(plain.method.train, weights=plain.state["weights"], round=0)
+    replies = each_reply(plain.server, plain.method.train, weights=plain.state["weights"], round=0)
     masked = Federation(digits, secured(methods.FedAvg(lr=0.5)), labelled=(6, 4, 2, 0), unlabelled=(1, 1, 1, 1))
     mean = masked.round()["method"]["weights"]
     for name, found in mean.items():
@@ -109,7 +109,7 @@ def test_scaffold_counts_every_client_in_n(digits):
     """Nobody tells that it has nothing to train on, so c moves by Σ Δc_i over all clients, as Algorithm 1 is printed."""
     plain = Federation(digits, methods.Scaffold(), labelled=(6, 4, 2, 0), unlabelled=(1, 1, 1, 1))
     each = {i: dict(control=dict(c=plain.state["c"], heard=-1)) for i in range(4)}
-    replies = plain.server.ask(plain.method.train, each=each, weights=plain.state["weights"], round=0)
+    replies = each_reply(plain.server, plain.method.train, each=each, weights=plain.state["weights"], round=0)
     masked = Federation(digits, secured(methods.Scaffold()), labelled=(6, 4, 2, 0), unlabelled=(1, 1, 1, 1))
     c = masked.round()["method"]["c"]
     for name in c:

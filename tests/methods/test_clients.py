@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from federation import Federation, close, double, flat
+from federation import Federation, close, double, each_reply, flat
 from torch import Tensor
 
 from grapevine import core, methods
@@ -35,7 +35,7 @@ def test_the_history_has_the_gradient_diversity(digits, name):
 def test_gradient_diversity_of_a_round(digits, method):
     f = Federation(digits, method, labelled=(6, 0, 5), unlabelled=(8, 9, 5))
     each = bases.control(f.state, "scaffold", range(3)) if method.name == "scaffold" else {i: {} for i in range(3)}
-    replies = f.server.ask(method.train, each=each, weights=f.state["weights"], round=0)
+    replies = each_reply(f.server, method.train, each=each, weights=f.state["weights"], round=0)
     start = flat(f.state["weights"])
     g = [(flat(replies[i]["dy"]) if "dy" in replies[i] else flat(replies[i]["weights"]) - start).double() for i in (0, 2)]
     f.round()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federation import labels_at_server, same, spied
+from federation import each_reply, labels_at_server, same, spied
 from torch.nn import functional as F
 
 from grapevine import methods
@@ -62,7 +62,7 @@ def test_average_is_by_rows_and_the_anchor_head_stays(digits):
     server, data = labels_at_server(digits, method)
     state = method.setup(server)
     sent = dict(weights=state["weights"], statistics={}, lr=method.lr, round=0, **method.anchors(server, state["weights"], {}))
-    replies = server.ask(method.train, **sent)
+    replies = each_reply(server, method.train, **sent)
     assert [replies[i]["qualified"] for i in (0, 1)] == [12, 17] == [len(data[i].unlabelled) for i in (0, 1)]
     assert not any(name.startswith("anchor.") for name in replies[0]["weights"])
     new = method.round(server, state)["weights"]

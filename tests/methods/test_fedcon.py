@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federation import close, halved, labels_at_server, memory, messages
+from federation import close, each_reply, halved, labels_at_server, memory, messages
 
 from grapevine import methods
 from grapevine.learn import heads
@@ -43,7 +43,7 @@ def test_fedcons_target_is_a_moving_average_that_lasts(digits):
     backbone = fedcon.part(method.setup(server)["weights"], "features.")
     target = backbone
     for t in range(2):  # one step a round: target ← 0.9 target + 0.1 backbone, and the backbone starts again
-        reply = server.ask(method.train, to=[1], backbone=backbone, round=t)[1]
+        reply = each_reply(server, method.train, to=[1], backbone=backbone, round=t)[1]
         target = {name: 0.9 * target[name] + 0.1 * reply["weights"][name] for name in target}
         kept = memory(server, 1)["byol"]
         for name in target:
@@ -63,7 +63,7 @@ def test_fedcons_server_trains_first_and_after_a_uniform_average(digits, monkeyp
     monkeypatch.setattr(methods.FedCon, "_at_server", at_server)
     state = method.setup(server)
     first = at_server(method, server, state["weights"], 0, "by hand")
-    replies = server.ask(method.train, backbone=fedcon.part(first, "features."), round=0)
+    replies = each_reply(server, method.train, backbone=fedcon.part(first, "features."), round=0)
     assert [len(data[i].unlabelled) for i in replies] == [12, 17]
     server.transport.manifests.clear()  # projector and target from the beginning again
     trained.clear()

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 import torch
-from federation import Federation, Momentum, close, double, gradient, hot, plus, proba, stream
+from federation import Federation, Momentum, close, double, each_reply, gradient, hot, plus, proba, stream
 
 from grapevine import methods
 from grapevine.core import Server
@@ -78,10 +78,10 @@ def test_fedsiam_d_sends_each_layer_of_student_or_teacher(digits, preset):
     both = replace(m, upload="both")
     f.simulation.method = both
     server = Server(both, f.data, f.simulation, f.source, f.server.classes)
-    full = server.ask(both.train, threshold=0.0, **dict(told, teacher=told["teacher"] or start["student"]))
+    full = each_reply(server, both.train, threshold=0.0, **dict(told, teacher=told["teacher"] or start["student"]))
     f.simulation.method, f.simulation.manifests = m, saved
     limit = sorted(fedsiam.divergences(full[0]["student"], full[0]["teacher"]).values())[1]
-    sent = f.server.ask(m.train, threshold=limit, **told)
+    sent = each_reply(f.server, m.train, threshold=limit, **told)
     for i in (0, 1):
         far = fedsiam.divergences(full[i]["student"], full[i]["teacher"])
         for key, value in sent[i]["student"].items():

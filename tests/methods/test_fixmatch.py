@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from federation import Federation, Momentum, close, double, gradient, hot, slow_fixmatch, stream
+from federation import Federation, Momentum, close, double, each_reply, gradient, hot, slow_fixmatch, stream
 
 from grapevine import core, methods
 from grapevine.core.errors import Mistake
@@ -65,7 +65,7 @@ def test_fixmatch_with_labels_at_the_server_trains_there_after_the_average(digit
 def test_fixmatch_leaves_out_who_took_no_step(digits):
     m = methods.FixMatch(threshold=1.0, lr=0.1, epochs=1)
     f = Federation(digits, m, labelled=(6, 0), unlabelled=(8, 9))
-    replies = f.server.ask(m.train, weights=f.state["weights"], control={}, lr=0.1, round=0)
+    replies = each_reply(f.server, m.train, weights=f.state["weights"], control={}, lr=0.1, round=0)
     assert replies[1] == dict(n=0)  # nothing labelled, nothing confident
     after = f.round()["weights"]
     assert all(torch.equal(after[name], value) for name, value in replies[0]["weights"].items())

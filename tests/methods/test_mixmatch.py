@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federation import Federation, W, stream
+from federation import Federation, W, each_reply, stream
 
 from grapevine import core, methods
 from grapevine.core.errors import Mistake
@@ -42,7 +42,7 @@ def test_mixmatch_weight_rises_and_a_client_with_one_kind_of_rows_learns(digits)
     assert [m.ramped(t, 8) for t in (0, 1, 3, 4, 7)] == [0.0, 18.75, 56.25, 75.0, 75.0]
     assert methods.MixMatch(ramp=0.0).ramped(0, 8) == 75.0
     f = Federation(digits, methods.MixMatch(epochs=1, ramp=0.0), labelled=(6, 0), unlabelled=(0, 9))
-    replies = f.server.ask(f.method.train, weights=f.state["weights"], weight=1.0, round=0)
+    replies = each_reply(f.server, f.method.train, weights=f.state["weights"], weight=1.0, round=0)
     assert [replies[i]["n"] for i in (0, 1)] == [6, 9]
     assert all((replies[i]["weights"][W] != f.state["weights"][W]).any() for i in (0, 1))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from federation import close, halved, labels_at_server, memory, messages, same
+from federation import close, each_reply, halved, labels_at_server, memory, messages, same
 
 from grapevine import methods, report
 from grapevine.core import Server
@@ -94,7 +94,7 @@ def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(d
     state = method.setup(server)
     relevant = [int((memory(server, i)["decided"]["action"] != mp_ssfl.ASIDE).sum()) for i in (0, 1)]
     assert 0 < relevant[0] < relevant[1]
-    replies = server.ask(method.train, weights=state["weights"], round=0)
+    replies = each_reply(server, method.train, weights=state["weights"], round=0)
     close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]), rtol=1e-6, atol=1e-7)
 
 

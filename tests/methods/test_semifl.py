@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from federation import close, halved, labels_at_server, memory, messages, same, spied
+from federation import close, each_reply, halved, labels_at_server, memory, messages, same, spied
 
 import grapevine as gv
 from grapevine import methods
@@ -99,7 +99,7 @@ def test_semifl_averages_clients_of_12_and_17_rows_uniformly(digits):
     method = methods.SemiFL(threshold=0.0, epochs=1, server_epochs=0, global_momentum=0.0)
     server, _ = labels_at_server(digits, method)
     state = method.setup(server)
-    replies = server.ask(method.train, weights=state["weights"], statistics={}, lr=method.lr, round=0)
+    replies = each_reply(server, method.train, weights=state["weights"], statistics={}, lr=method.lr, round=0)
     assert [replies[i]["qualified"] for i in (0, 1)] == [12, 17]
     close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]), rtol=1e-6, atol=1e-7)
 

@@ -28,7 +28,20 @@ def start(out: Path, world: int, method: str = "scaffold", **settings) -> list[s
     flags = []
     for name, value in said.items():
         flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    command = [sys.executable, "-m", "grapevine", "train", method, "--data", "digits", *flags, "--runtime", "spmd", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "grapevine",
+        "train",
+        method,
+        "--data",
+        "digits",
+        *flags,
+        "--runtime",
+        "spmd",
+        "--out",
+        str(out),
+    ]
     group = dict(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, GLOO_SOCKET_IFNAME="lo")
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return [subprocess.Popen(command, env={**os.environ, **group, "RANK": str(rank)}, **pipes) for rank in range(world)]
