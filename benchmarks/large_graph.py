@@ -3,9 +3,9 @@
     python benchmarks/large_graph.py [--quick] [--only N WAY]
 
 Points are mixtures of two real images of one class: 64 leading components of CIFAR-10's features, t·a + (1 − t)·b with t uniform.
-50 labels a class are known. `approximate` is `LabelSpreading()` beyond 100,000 points, `exact` is recall=1, `scikit-learn` its own
-with its default graph of 7 neighbours, up to the size at which one fit takes minutes. Each fit runs in a process of its own, after a
-small one has loaded and compiled what there is to load. Memory is the peak during `fit` above what the process held before it,
+50 labels a class are known. `approximate` is `LabelSpreading()` beyond 100,000 points, `exact` is recall=1, `scikit-learn` its
+own with its default graph of 7 neighbours, up to the size at which one fit takes minutes. Each fit runs in a process of its own,
+after a small one has loaded and compiled what there is to load. Memory is the peak during `fit` above what the process held before it,
 beside the bound that was told before the work (Linux). Recall is measured here on 500 points of their own, by comparing them with
 everybody. CPU-seconds compare on a busy machine, seconds do not (`load`).
 Results: large_graph.json beside this file, a row for each case; `--only` measures one and keeps the other rows.
@@ -101,8 +101,8 @@ def child(n: int, way: str) -> dict:
                seconds=round(time.perf_counter() - wall, 1), added_mb=round(memory_mb("VmHWM") - before))  # fmt: skip
     row["accuracy"] = round(100 * float((model.transduction_ == y)[partly < 0].mean()), 2)
     if way != "scikit-learn":
-        row |= dict(recall_told=round(model.recall_, 4), recall=round(measured_recall(model, X), 4), iterations=int(model.n_iter_),
-                    residual=float(f"{model.residual_:.1e}"), told=told.lines)  # fmt: skip
+        row |= dict(recall_told=round(model.recall_, 4), recall=round(measured_recall(model, X), 4), told=told.lines,
+                    iterations=int(model.n_iter_), residual=float(f"{model.residual_:.1e}"))  # fmt: skip
     return dict(row, load=round(os.getloadavg()[0], 1))
 
 

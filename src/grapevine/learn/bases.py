@@ -173,12 +173,11 @@ def trained(replies: dict) -> dict:
     return used
 
 
-def moves(replies: dict, weights: Weights) -> Iterable[Weights] | Field:
+def moves(replies: dict, weights: Weights, key: str = "weights") -> Iterable[Weights] | Field:
     """How far each client that trained has moved, one after the other; or all of them together, where they were added up."""
-    if isinstance(replies, Replies):
-        field = next((replies.sums[name] for name in ("dy", "weights", "student") if name in replies.sums), None)
-        return field or ()
-    return (r["dy"] if "dy" in r else subtract(r["weights"], weights) for r in replies.values() if r["n"])
+    if isinstance(replies, Replies) and replies.sums:
+        return replies.sums["dy" if "dy" in replies.sums else key]
+    return (r["dy"] if "dy" in r else subtract(r[key], weights) for r in replies.values() if r["n"])
 
 
 def note_diversity(server: Server, updates: Iterable[Weights] | Field) -> None:

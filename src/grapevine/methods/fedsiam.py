@@ -28,7 +28,7 @@ from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, average, bases, subtract, train
+from grapevine.learn import Weights, average, bases, train
 from grapevine.learn.losses import consistency_kl, cross_entropy
 from grapevine.learn.schedules import ema_, sigmoid_rampup
 from grapevine.learn.streams import NONE, epoch_steps, streams
@@ -135,8 +135,8 @@ class FedSiam(Method):
         told = dict(student=state["student"], teacher={} if alone else state["teacher"], round=t)
         follow = layers and t < self.settle
         told |= dict(follow=follow, threshold=self.threshold(state["apart"]))
-        replies = {id: r for id, r in server.ask(self.train, to=server.sample(t), **told).items() if r["n"]}
-        bases.note_diversity(server, [subtract(r["student"], state["student"]) for r in replies.values()])
+        replies = bases.trained(server.ask(self.train, to=server.sample(t), **told))
+        bases.note_diversity(server, bases.moves(replies, state["student"], "student"))
         by = None if self.preset == "code" else "n"
         student = average(replies, "student", by, otherwise=state["student"])
         teacher = student if alone else average(replies, "teacher", by, otherwise=state["teacher"])

@@ -108,7 +108,7 @@ class SemiFL(Method):
         replies = server.ask(self.train, to=chosen, weights=weights, statistics=statistics, lr=lr, round=t)
         alternate.note_qualified(server, replies)
         bases.note_diversity(server, bases.moves(replies, weights))
-        used = {id: reply for id, reply in replies.items() if reply["n"]}
+        used = bases.trained(replies)
         velocity = state["velocity"]
         if used:
             mean = average(used, by=None)

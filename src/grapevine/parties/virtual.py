@@ -23,6 +23,7 @@ from typing import Any
 from grapevine import methods
 from grapevine.core import Id, StepError, Transport, party_name, wire, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.core.server import Inbox
 from grapevine.core.store import FileStore, write_atomically
 from grapevine.crypto.agreement import Identity
 from grapevine.crypto.stream import fresh_secret
@@ -152,6 +153,9 @@ class Workers(Simulation):
             self.flops += answers[id]["flops"]
             self.add_judged(answers[id]["judged"])
         return {id: answers[id]["reply"] for id in requests}
+
+    def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
+        Transport.gather(self, step, requests, round, into)
 
 
 _worker: dict[Path, Simulation] = {}  # a worker lives on: it builds the experiment once
