@@ -1,7 +1,7 @@
 """`--runtime spmd`: one run on N workers, each the same program, over torch.distributed (gloo).
 
 Workers are started by torchrun, by srun, or by hand with WORLD_SIZE, RANK and MASTER_ADDR. Every one of them builds the split and
-runs the driver; of the clients that a step asks it runs its share, and then all workers put together what came: sums of whole numbers
+runs the driver. Of the clients that a step asks it runs its share; then all workers put together what came: sums of whole numbers
 in one all-reduce, so that neither the number of workers nor who ran which client can change a bit, and the small rest of the
 replies, which everybody gets. Worker 0 leads: it alone writes the run's folder, which all workers must see, since clients'
 memories lie there.
