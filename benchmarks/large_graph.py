@@ -2,12 +2,12 @@
 
     python benchmarks/large_graph.py [--quick] [--only N WAY]
 
-Points are mixtures of two real images of one class: 64 leading components of CIFAR-10's features, t·a + (1 − t)·b with t uniform.
-50 labels a class are known. `approximate` is `LabelSpreading()` beyond 100,000 points, `exact` is recall=1, `scikit-learn` its
-own with its default graph of 7 neighbours, up to the size at which one fit takes minutes. Each fit runs in a process of its own,
-after a small one has loaded and compiled what there is to load. Memory is the peak during `fit` above what the process held before
-it, beside the bound that was told before the work (Linux). Recall is measured here on 500 points of their own, by comparing them with
-everybody. CPU-seconds compare on a busy machine, seconds do not (`load`).
+Points are mixtures of two real images of one class: 64 leading components of CIFAR-10's features, t·a + (1 − t)·b with t
+uniform. 50 labels a class are known. `approximate` is `LabelSpreading()` beyond 100,000 points, `exact` is recall=1, `scikit-
+learn` its own with its default graph of 7 neighbours, up to the size at which one fit takes minutes. Each fit runs in a
+process of its own, after a small one has loaded and compiled what there is to load. Memory is the peak during `fit` above
+what the process held before it, beside the bound that was told before the work (Linux). Recall is measured here on 500 points
+of their own, by comparing them with everybody. CPU-seconds compare on a busy machine, seconds do not (`load`).
 Results: large_graph.json beside this file, a row for each case; `--only` measures one and keeps the other rows.
 """
 

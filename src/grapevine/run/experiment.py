@@ -26,7 +26,7 @@ from grapevine.run.driver import Progress, Run, Task, begun, drive, finished
 from grapevine.run.evaluate import ServerSet
 from grapevine.run.model import Inputs, model_source
 from grapevine.run.settings import RunSettings
-from grapevine.run.simulate import Fault, Simulation
+from grapevine.run.simulate import Each, Fault, Simulation
 
 IDLE_ROUNDS = 0.1  # more than this share of the rounds without a label is worth a word
 
@@ -86,7 +86,7 @@ class Experiment:
         clients = range(len(split.parts))
         store = FileStore(self.out / "checkpoint" / "objects") if self.out else RamStore()
         simulation = self.simulation(
-            self.method, {i: split.client(i, s.device) for i in clients}, models, s.seed, s.mode, s.workers, store,
+            self.method, Each(clients, lambda i: split.client(i, s.device)), models, s.seed, s.mode, s.workers, store,
             self.faults, lambda i: split.client_truth(i)[1], self.tap,
         )  # fmt: skip
         server = Server(self.method, clients, simulation, models, dataset.classes, s.seed, s.per_round, s.rounds,

@@ -11,10 +11,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -27,6 +29,7 @@ from grapevine.core.store import Memory, RamStore, Store
 from grapevine.crypto.agreement import Identity
 
 UNKNOWN = -1  # the class of a row whose truth nobody knows
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,48 @@ def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
+class Each(Mapping[Id, T]):
+    """Something for every client, made when it is first asked for: a population costs little before its clients are asked."""
+
+    def __init__(self, ids: Collection[Id], make: Callable[[Id], T], keep: bool = True):
+        self._ids, self._make, self._keep = ids, make, keep
+        self._made: dict[Id, T] = {}
+
+    def __getitem__(self, id: Id) -> T:
+        if id in self._made:
+            return self._made[id]
+        if id not in self._ids:
+            raise KeyError(id)
+        made = self._make(id)
+        return self._made.setdefault(id, made) if self._keep else made
+
+    def __iter__(self) -> Iterator[Id]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+class PublicKeys(Mapping[str, bytes]):
+    """Everybody's public key, by name."""
+
+    def __init__(self, simulation: Simulation):
+        self._simulation = simulation
+
+    @cached_property
+    def _ids(self) -> dict[str, Id]:
+        return {party_name(id): id for id in self._simulation.data}
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._simulation.identities[self._ids[name]].public
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._simulation.data)
+
+
 class Simulation(Transport):
     """All clients of a federation in this process.
 
@@ -94,8 +139,8 @@ class Simulation(Transport):
         self.flops = 0
         self.judged: dict[str, dict[str, int]] = {}  # by head: rows, labels used, of these right
         # In one process everybody is who he says; between machines, people compare fingerprints.
-        self.identities = {id: Identity.generate() for id in data}
-        self.pinned = {party_name(id): identity.public for id, identity in self.identities.items()}
+        self.identities: Mapping[Id, Identity] = Each(data, lambda id: Identity.generate())
+        self.pinned: Mapping[str, bytes] = PublicKeys(self)
         self.log: Callable[[str, Id, dict], None] | None = None
         self.progress: Callable[[str, int, int], None] | None = None
         self.prepare: Callable[[Client], None] | None = None
