@@ -104,7 +104,7 @@ class Server:
         self._names = {(id(bound.__self__), bound.__func__): name for name, bound in method.steps().items()}
 
     def ask(self, step: Any, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
-            everybody: bool = False, form: Forms | None = None, **same: Any) -> Replies:  # fmt: skip
+            everybody: bool = False, form: Forms | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
         """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
         so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
         run with a sentence. Fields that the step says are only `averaged` are added up as they come: `learn.average` knows.

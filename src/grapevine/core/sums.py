@@ -139,9 +139,13 @@ class Replies(dict[Any, dict]):
                 self.sums.setdefault(name, Field()).add(values, reply["n"], request.get(name))
             self[id] = {name: value for name, value in reply.items() if name not in added}
 
-    def in_order(self) -> Replies:
-        """By id, whoever came first."""
+    def only(self, some: Mapping[Any, dict]) -> Replies:
+        """Some of them, with all sums."""
         out = Replies()
         out.sums = self.sums
-        out.update((id, self[id]) for id in sorted(self))
+        out.update(some)
         return out
+
+    def in_order(self) -> Replies:
+        """By id, whoever came first."""
+        return self.only({id: self[id] for id in sorted(self)})

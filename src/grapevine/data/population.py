@@ -32,8 +32,8 @@ class Population:
         x: str | Path, y: str | Path, offsets: str | Path, classes: tuple[str, ...], scale: Scale | None = None
     ) -> Population:
         """From three .npy files, none of which is read before it is needed."""
-        mapped = [torch.from_numpy(np.load(path, mmap_mode="c")) for path in (x, y)]  # "c": nothing is ever written
-        return Population(*mapped, np.load(offsets, mmap_mode="r"), classes, scale)
+        rows, labels = (torch.from_numpy(np.load(path, mmap_mode="c")) for path in (x, y))  # "c": nothing is ever written
+        return Population(rows, labels, np.load(offsets, mmap_mode="r"), classes, scale)
 
     @property
     def ids(self) -> range:

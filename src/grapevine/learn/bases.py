@@ -166,11 +166,8 @@ def server_update(server: Server, base: str, state: dict, replies: dict, by: str
 
 def trained(replies: dict) -> dict:
     """The replies of those who trained on something."""
-    used = Replies() if isinstance(replies, Replies) else {}
-    if isinstance(used, Replies):
-        used.sums = replies.sums  # those who did not are not in them
-    used.update((id, reply) for id, reply in replies.items() if reply["n"])
-    return used
+    used = {id: reply for id, reply in replies.items() if reply["n"]}
+    return replies.only(used) if isinstance(replies, Replies) else used
 
 
 def moves(replies: dict, weights: Weights, key: str = "weights") -> Iterable[Weights] | Field:
