@@ -10,6 +10,7 @@ import grapevine as gv
 from grapevine import methods
 from grapevine.core.errors import Mistake
 from grapevine.learn import moments
+from grapevine.learn.averages import secured
 
 NAMES = ["fedncm", "fed3r", "fedcgs", "fedcof", "gh-ofl"]
 
@@ -59,3 +60,17 @@ def test_too_many_features_are_refused_with_a_way_out(digits, monkeypatch):
     split = digits.split(clients=3, labels="clients:60", seed=1)
     with pytest.raises(Mistake, match="needs a matrix of 64 × 64 features, and 10 is the most: take fedncm"):
         gv.train("fedcgs", split, model="linear", rounds=1)
+
+
+@pytest.mark.parametrize("name", ["fedncm", "fed3r", "fedcgs", "gh-ofl"])
+def test_masked_sums_give_the_same_head(digits, name):
+    """One client has no labels: its part is zeros, and it counts as having sent the mean like the others."""
+    who = dict(labelled=(6, 4, 9, 0, 12), unlabelled=(8, 9, 5, 5, 5))
+    plain, masked = Federation(digits, methods.find(name)(), **who), Federation(digits, secured(methods.find(name)()), **who)
+    total = sum(plain.round()["sums"].values())
+    np.testing.assert_allclose(sum(masked.round()["method"]["sums"].values()), total, rtol=0, atol=5 * 2.0**-33 + 1e-9)
+
+
+def test_fedcof_cannot_do_with_totals():
+    with pytest.raises(Mistake, match="fedcof cannot have --secure-average: the server compares the means of each client"):
+        secured(methods.FedCOF())

@@ -11,7 +11,8 @@
     gh-ofl   Gaussian heads for one-shot federated learning, ICLR 2026: naive Bayes, linear or quadratic discriminant
 
 Every client is asked once, `--per-round` of them a round, until all have answered; the head is made anew after every round. A
-server with labels adds its own. Features are those of the network before its last layer, as it was initialised: a linear network
+server with labels adds its own. Under `--secure-average` every client of a round counts as having sent the mean of their sums,
+which add up to the same total. Features are those of the network before its last layer, as it was initialised: a linear network
 has the rows themselves. The formulas are in `learn.moments`.
 
 Departures: Fed3R without random features, and without the training that may follow it. GH-OFL's closed forms alone: its FisherMix
@@ -49,9 +50,6 @@ class MomentHead(Method):
     logits = False
     square: ClassVar[bool] = True  # whether it needs a matrix of features by features
 
-    def individual(self) -> str:
-        return "the server keeps each client's sums apart"
-
     def moments(self, V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:
         """What a party adds."""
         return moments.class_moments(V, y, C)
@@ -69,7 +67,8 @@ class MomentHead(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(sums=lambda method: SECOND if method.square else MEANS, n=bases.USED), like=dict(n=COUNT))
+    @step(reveals=dict(sums=lambda method: SECOND if method.square else MEANS, n=bases.USED), like=dict(n=COUNT),
+          averaged=dict(sums="all"))  # fmt: skip
     def summarise(self, client: Client, weights: dict) -> dict:
         rows = client.data.labelled
         if not len(rows):
@@ -171,6 +170,9 @@ class FedCOF(MomentHead):
     square = False
 
     added: float = param(1.0, "γ", "multiple of the identity added to each covariance", least=0)
+
+    def individual(self) -> str:
+        return "the server compares the means of each client"
 
     def moments(self, V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:
         return moments.class_sums(V, y, C)
