@@ -38,6 +38,7 @@ class CBAFed(Method):
 
     name = "cbafed"
     title = "CBAFed: class-balanced thresholds and residual weights (Li et al. 2023)"
+    extra = "pseudo-labels after a warm-up, averages with older weights"
 
     base: float = param(0.84, "t", "threshold of a class whose share is std(q)", least=0, most=1)
     most: float = param(0.95, "", "highest threshold", least=0, most=1)

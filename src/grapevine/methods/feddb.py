@@ -48,6 +48,7 @@ class FedDB(Method):
 
     name = "feddb"
     title = "FedDB: the learned prior taken out of pseudo-labels and of the average (Zhu et al. 2024)"
+    extra = "cosine rate, strong views of sure rows"
 
     threshold: float = param(0.95, "τ", "least debiased probability of a pseudo-label", least=0, most=1)
     aggregate: str = param("code", "", "weights of the clients", choices=("code", "exact", "uniform"))

@@ -30,6 +30,7 @@ class FedLabel(FedAvg):
 
     name = "fedlabel"
     title = "FedLabel: labels from the local or the global model, whichever is surer (Cho et al. 2023)"
+    extra = "weak and strong views of all rows, labelled by two models"
 
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes over all rows per round", least=1)

@@ -47,6 +47,7 @@ class FL2(Method):
     name = "fl2"
     title = "(FL)²: adaptive thresholds and sharpness-aware consistency for few labels at the server (Lee et al. 2024)"
     takes = frozenset({"server"})
+    extra = "cosine rate, strong views, two more passes a step"
 
     fix: float = param(0.95, "τ", "least probability of a row that is regularised", least=0, most=1)
     rho: float = param(0.1, "ρ", "length of the ascent, in scaled weights; 0: no regularisation", least=0)

@@ -48,6 +48,7 @@ class MomentHead(Method):
 
     takes = frozenset({"clients", "server", "both"})
     logits = False
+    extra = "one message a client, nothing trained"
     square: ClassVar[bool] = True  # whether it needs a matrix of features by features
 
     def moments(self, V: np.ndarray, y: np.ndarray, C: int) -> np.ndarray:

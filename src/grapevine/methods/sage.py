@@ -30,6 +30,7 @@ class SAGE(FedAvg):
 
     name = "sage"
     title = "SAGE: local labels corrected by the global model where their confidences differ (Liu et al. 2025)"
+    extra = "weak and strong views of all rows, labelled by two models"
 
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes over all rows per round", least=1)
