@@ -1,5 +1,7 @@
 """A client's side of an agreement: one seed for all, each step once, masks once, and signatures for one place only."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +57,26 @@ def test_all_learn_one_seed_that_the_letters_do_not_show():
     assert len(seeds) == 1 and len(next(iter(seeds))) == 32
     sent = b"".join(letter for own in letters.values() for letter in own.values())
     assert next(iter(seeds)) not in sent
+
+
+def test_a_contribution_to_the_seed_is_drawn_and_follows_from_nothing_that_the_server_knows(monkeypatch):
+    """One made from the session's name passed every test; the server knows the name, and would know the seed."""
+    drawn = []
+
+    def noted(n):
+        drawn.append(real(n))
+        return drawn[-1]
+
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", noted)
+    contributions = []
+    for _ in range(2):  # in the same session, with the same names
+        parties = clients()
+        offers = {who: session.offer(client, "session") for who, client in parties.items()}
+        for client in parties.values():
+            session.meet(client, offers)
+            contributions.append(client.memory["contribution"])
+    assert len(set(contributions)) == 6 and set(contributions) <= set(drawn)
 
 
 def test_another_agreement_has_another_seed():

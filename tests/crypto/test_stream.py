@@ -1,5 +1,7 @@
 """Known answers for HKDF and AES-CTR, and that contexts cannot be confused."""
 
+import os
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -116,6 +118,22 @@ def test_secrets_are_fresh_and_hidden():
     secret = fresh_secret()
     assert len(secret) == 32 and secret != fresh_secret()
     assert secret.hex() not in repr(Stream(secret, b"")) and "hidden" in repr(Stream(secret, b""))
+
+
+def test_all_256_bits_of_a_secret_come_from_the_operating_system(monkeypatch):
+    """Secrets of 64 random bits, stretched to 32 bytes, passed every test."""
+    drawn = []
+
+    def noted(n):
+        drawn.append(real(n))
+        return drawn[-1]
+
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", noted)
+    secrets = [fresh_secret() for _ in range(100)]
+    assert secrets == drawn
+    bits = np.unpackbits(np.frombuffer(b"".join(secrets), np.uint8).reshape(100, 32), axis=1)
+    assert bits.any(0).all() and not bits.all(0).any()  # none of the 256 stands still
 
 
 def test_a_short_secret_and_a_signed_type_are_refused():

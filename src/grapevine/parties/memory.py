@@ -73,7 +73,8 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
     before = {round: kept.now, **kept.before}
     kept = replace(kept, before={r: before[r] for r in sorted(before)[-ROUNDS_BACK:]})
     often = 2 if agreed.job == "train" and round == 0 else 1  # what is asked before the first round counts as of it
-    if kept.answered.get(_name(request), 0) >= often:
+    own = "." in request["step"]  # steps of a sub-protocol count themselves, as chunks of a transfer do
+    if not own and kept.answered.get(_name(request), 0) >= often:
         raise Mistake(f"step {request['step']} of round {round} was answered before: a step is answered once.")
     return kept
 
