@@ -226,8 +226,7 @@ class Desk:
         if not (folder / "identity.pem").exists():
             Identity.generate().save(folder / "identity.pem")
         identity = Identity.load(folder / "identity.pem").public.hex()
-        link.call("enrol", node_key=keys.make_node_key(folder), identity=identity)
-        return link
+        return link.enrol(keys.make_node_key(folder), identity)
 
     def raw(self, data: bytes, seconds: float = 60) -> bytes:
         """Bytes to the gate over TLS, and all that comes back."""

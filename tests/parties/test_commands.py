@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from trials import COLUMNS, blobs, clean_agreement, label_agreement, train_agreement, write_table
+from trials import COLUMNS, LABEL, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 from grapevine.cli.main import main
 from grapevine.cli.parties import show_agreement
+from grapevine.core.errors import Mistake
 from grapevine.parties import files, keys
+from grapevine.parties import join as joining
 from grapevine.parties.doctor import examine
 from grapevine.parties.federation import load_host
+from grapevine.parties.policy import read_policy, willing
+from grapevine.parties.processes import free_port
 from grapevine.parties.settings import JOBS, Source, agreed_fields
 
 
-def findings(token: str, source: Source = Source()) -> dict:  # noqa: B008
+def findings(token: str | None, source: Source = Source()) -> dict:  # noqa: B008
     return {finding.what: finding for finding in examine(token, source)}
 
 
@@ -61,7 +67,7 @@ def test_the_host_command_makes_a_folder_and_prints_invitations(tmp_path):
     folder = str(tmp_path / "trial")
     done = run("host", folder, *HOST, "--secure", "psm", "--port", "4711", "--invite", "north", "--invite", "east")
     assert done.exit_code == 0, done.output
-    tokens = [keys.read_token(line.split()[2]) for line in done.output.splitlines() if line.startswith("grapevine join")]
+    tokens = [keys.read_token(line) for line in done.output.splitlines() if line.startswith("grapevine-")]
     assert [token.name for token in tokens] == ["north", "east"]
     ca = keys.ca_fingerprint((tmp_path / "trial" / "ca.crt").read_bytes())
     assert {(t.address, t.port, t.federation, t.ca) for t in tokens} == {("127.0.0.1", 4711, "trial", ca)}
@@ -132,3 +138,100 @@ def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):
                 assert agreed.made.reveals(step, field).split()[0] in shown
     show_agreement(label_agreement(), who)
     assert "What would leave" in capsys.readouterr().out
+
+
+def test_an_invitation_is_not_taken_from_the_arguments(tmp_path, monkeypatch):
+    """Everybody on a machine can read the arguments of a process."""
+    token = keys.Token("127.0.0.1", free_port(), "trial", "north", "ab" * 32, bytes(16)).text()
+    for command in ("join", "doctor"):
+        done = run(command, token)
+        assert done.exit_code == 2 and "--token-file FILE" in done.output and token not in done.output
+    done = run("join", "--token-file", str(tmp_path / "none"))
+    assert done.exit_code == 2 and "there is no file" in done.output
+    (tmp_path / "token").write_text(token + "\n")
+    monkeypatch.setattr(joining, "PATIENCE_SECONDS", 0)
+    words = ("--home", str(tmp_path / "home"), "--data", "x.csv", "--label", "kind")
+    for given, stdin, env in ((("--token-file", str(tmp_path / "token")), "", {}), (("--token-file", "-"), token, {}),
+                              ((), "", dict(GRAPEVINE_TOKEN=token))):  # fmt: skip
+        done = CliRunner().invoke(main, ["join", *given, *words], input=stdin, env=env)
+        assert done.exit_code == 75 and "is `grapevine host` running there" in done.output  # it was read, and may do later
+    assert "GRAPEVINE_TOKEN" not in os.environ
+
+
+# ---------------------------------------------------------------- the policy
+
+
+POLICY = """\
+hosts = ["host.example.org:8443"]
+jobs = ["label", "train"]
+methods = ["fedavg"]
+protocols = ["mlwe", "psm"]
+quorum = 3
+"""
+PLACE = "host.example.org:8443"
+
+
+def policy(folder, text: str = POLICY) -> Path:
+    path = folder / "policy.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("agreed", "place", "reason"),
+    [
+        (label_agreement(), PLACE, None),
+        (train_agreement(quorum=3), PLACE, None),
+        (label_agreement(), "evil.example.org:8443", "host evil.example.org:8443, and the policy allows host.example.org"),
+        (clean_agreement(quorum=3), PLACE, "job clean, and the policy allows label, train"),
+        (train_agreement(quorum=3, method="tuor"), PLACE, "method tuor, and the policy allows fedavg"),
+        (label_agreement(settings=dict(LABEL, secure="plain")), PLACE, "protocol plain, and the policy allows mlwe, psm"),
+        (train_agreement(), PLACE, "quorum 2, and the policy wants 3 or more"),
+    ],
+)
+def test_a_policy_allows_what_it_names_and_nothing_else(tmp_path, agreed, place, reason):
+    found = read_policy(policy(tmp_path)).outside(agreed, place)
+    assert found == [] if reason is None else len(found) == 1 and reason in found[0]
+
+
+def test_a_policy_with_an_epsilon_wants_differential_privacy(tmp_path):
+    made = read_policy(policy(tmp_path, "epsilon = 3.0"))
+    assert made.outside(label_agreement(), PLACE) == ["no differential privacy, and the policy allows ε 3 at most"]
+    spends = [train_agreement(settings=dict(TRAIN, dp=e)) for e in (2.0, 3.0, 8.0)]
+    assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, and the policy allows ε 3 at most"]]
+
+
+@pytest.mark.parametrize(
+    "text", ["host = []", "hosts = 3", "quorum = 1", "quorum = true", "epsilon = 0", 'otherwise = "maybe"', "jobs = [1]", "= ="]
+)
+def test_a_policy_that_is_none_is_refused(tmp_path, text):
+    with pytest.raises(Mistake, match="policy.toml"):
+        read_policy(policy(tmp_path, text))
+
+
+def test_yes_answers_only_what_the_policy_allows(tmp_path):
+    asked = []
+
+    def says(kind, answer):
+        return lambda question: asked.append(kind) or answer
+
+    yes = joining.Talk(asked.append, says("ask", True), says("insist", False), lambda *shown: None, asked.append)
+    path = policy(tmp_path)
+    assert willing(None, label_agreement(), PLACE, "north", yes) and asked == ["ask"]  # without a policy, as before
+    asked.clear()
+    assert willing(path, label_agreement(), PLACE, "north", yes) and "ask" not in asked
+    assert not willing(path, clean_agreement(), PLACE, "north", yes) and asked[-1] == "insist"
+    path = policy(tmp_path, POLICY + 'otherwise = "refuse"')
+    with pytest.raises(Mistake, match="nothing was sent: this federation has job clean"):
+        willing(path, clean_agreement(), PLACE, "north", yes)
+
+
+def test_the_doctor_looks_at_the_policy(host, tmp_path):
+    token, path = host.registry.invite("north"), policy(tmp_path)
+    table = write_table(tmp_path / "n.csv", blobs("north"))
+    source = Source(str(table), "kind", home=str(tmp_path), policy=str(path))
+    assert not findings(token.text(), source)["policy"].good
+    path.write_text(f'hosts = ["127.0.0.1:{host.port}"]')
+    assert findings(token.text(), source)["policy"].good and findings(None, source)["policy"].good
+    path.write_text("quorum = 1")
+    assert "quorum is 1" in findings(None, source)["policy"].sentence

@@ -191,6 +191,27 @@ def test_a_bad_reply_is_an_absent_key_and_a_sentence(net, kind):
     assert not any("secret" in line or "\x1b" in line for line in said(told))
 
 
+@pytest.mark.parametrize("wrong", ["signature", "another's", "nothing"])
+def test_a_key_that_its_sender_did_not_sign_is_left_out_by_name(net, wrong):
+    """Relayed, it stopped all the others, and an honest party was named."""
+    net.agree(LABEL_JOB)
+    pinned, sent = load_party(net.folder / "party-01").pinned, []
+
+    def forge(name, reply):
+        answer = flower.unpack(reply.content, 10**6)
+        sent.append(answer["reply"]["offer"])
+        if name != "party-02":
+            return [reply]
+        offer = dict(signature=dict(sent[-1], signature=bytes(64)), nothing={}).get(wrong, sent[0])
+        return [garbage(flower.pack(dict(answer, reply=dict(answer["reply"], offer=offer))), reply)]
+
+    told: list[dict] = []
+    carrier = transport(MemoryGrid(net, trouble=forge), told, timeout=20.0, identities=pinned)
+    replies = carrier.exchange("keys", {name: dict(session_id="s") for name in net.names}, 0)
+    assert list(replies) == ["party-01", "party-03"] and told[-1]["missing"] == ["party-02"]
+    assert said(told) == ["party-02 answered step keys with a key that it did not sign: it is left out."]
+
+
 def test_the_second_of_two_replies_is_ignored(net):
     def twice(name, reply):
         other = Message(flower.pack(dict(step="train", round=0, reply=dict(n=-1))), reply_to=as_request(reply))

@@ -159,8 +159,24 @@ def test_settings_that_are_not_whole_are_refused(host, monkeypatch, drop):
 
 
 def test_nobody_is_here_before_he_has_joined(host):
-    with pytest.raises(Mistake, match="has not joined yet"):
+    with pytest.raises(Mistake, match="no invitation of 'north' that holds"):
         host.link("north").hear("here")
+
+
+def test_an_invitation_is_good_for_one_enrolment_and_for_nothing_afterwards(host, tmp_path):
+    """It fetched the model after it was used, for whoever had read it in a list of processes."""
+    token = host.registry.invite("north")
+    first = host.link("north", token)
+    link = host.enrol("north", tmp_path / "n", first)
+    link = host.enrol("north", tmp_path / "n", first)  # the reply was lost: the same keys get another pass
+    with pytest.raises(Mistake, match="that holds"):
+        first.hear("here")
+    assert link.hear("here")["here"] == ["north"]
+    for call in (lambda: first.call("settings"), lambda: host.enrol("north", tmp_path / "n", first), first.fetch_model):
+        with pytest.raises(Mistake, match="that holds"):
+            call()
+    text = (host.folder / "invitations.toml").read_text()
+    assert link.token.secret.hex() not in text and token.secret.hex() not in text
 
 
 def test_two_processes_of_one_name_are_not_both_here(host, tmp_path):

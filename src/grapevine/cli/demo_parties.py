@@ -46,11 +46,14 @@ def demo_parties(count: int, out: str | None) -> None:
     )  # fmt: skip
     if made.returncode:
         raise Mistake(f"the demo's host could not be made: {made.stderr.strip()}")
-    tokens = [line.split()[2] for line in made.stdout.splitlines() if line.startswith("grapevine join ")]
+    tokens = [line.strip() for line in made.stdout.splitlines() if line.startswith("grapevine-")]
     words = {"host": ["host", str(folder / "host")]}
     for name, token in zip(names, tokens):
-        words[name] = ["join", token, "--data", str(folder / f"{name}.csv"), "--label", "digit", "--id", "id", "--home",
-                       str(folder / name), "--ledger", str(folder / "ledger"), "--yes"]  # fmt: skip
+        (folder / f"{name}.token").write_text(token)
+        words[name] = [
+            "join", "--token-file", str(folder / f"{name}.token"), "--data", str(folder / f"{name}.csv"), "--label", "digit", "--id",
+            "id", "--home", str(folder / name), "--ledger", str(folder / "ledger"), "--yes",
+        ]  # fmt: skip
     started = {name: start([*RUN, *each], dict(os.environ), folder / f"{name}.txt") for name, each in words.items()}
     try:
         _follow(started, folder)

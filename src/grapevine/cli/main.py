@@ -35,7 +35,7 @@ class Commands(click.Group):
             if debug:
                 raise
             click.echo(f"grapevine: {mistake}", err=True)
-            sys.exit(2)
+            sys.exit(mistake.code)
         except Exception as error:
             from grapevine.core import StepError  # torch is loaded by now, or this was not a step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -79,7 +80,8 @@ def host(context: click.Context, folder: str, invited: tuple[str, ...], again: b
     if invited:
         for name in invited:
             token = Registry(where).invite(name, again)
-            click.echo(f"For {name} alone, once:\ngrapevine join {token.text()} --data FILE --label COL")
+            click.echo(f"For {name} alone, once; into a file of its own, north.token say:".replace("north", name))
+            click.echo(f"{token.text()}\ngrapevine join --token-file {name}.token --data FILE --label COL --id COL")
         return
     run_host(where)
 
@@ -178,18 +180,37 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
 # ---------------------------------------------------------------- join
 
 
+def invitation(argument: str | None, file: str | None) -> str | None:
+    """The invitation from a file, from stdin (-) or from the environment. Arguments can be read by everybody on the machine."""
+    if argument:
+        raise Mistake("an invitation among the arguments can be read by everybody on this machine: say --token-file FILE, or - "
+                      "for stdin, or put it into $GRAPEVINE_TOKEN.")  # fmt: skip
+    if file == "-":
+        return sys.stdin.readline()
+    if file is None:
+        return os.environ.pop("GRAPEVINE_TOKEN", None)  # which the processes that this one starts need not know
+    path = Path(file).expanduser()
+    if not path.exists():
+        raise Mistake(f"there is no file {file}: --token-file takes the file with the invitation.")
+    return path.read_text()
+
+
+token_flag = click.option("--token-file", "file", metavar="FILE", help="The invitation; - for stdin [$GRAPEVINE_TOKEN].")
+
+
 @click.command()
-@click.argument("token", required=False)
+@click.argument("token", required=False, metavar="")
+@token_flag
 @flags(JoinSettings)
 @click.option("--yes", is_flag=True, help="Agree to what will leave the machine, and to the others' fingerprints, unseen.")
-def join(token: str | None, yes: bool, **settings: Any) -> None:
-    """Join a federation with the TOKEN that its host gave you, work to the end of the job, and write the results.
+def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> None:
+    """Join a federation with the invitation that its host gave you, work to the end of the job, and write the results.
 
-    Private keys and rows stay here. What will leave is shown first, and you are asked. Without TOKEN, --home continues where the
-    job was interrupted.
+    Private keys and rows stay here. What will leave is shown first, and you are asked. Without an invitation, --home
+    continues where the job was interrupted.
 
     \b
-    grapevine join grapevine-WyJo... --data patients.parquet --label diagnosis --id patient
+    grapevine join --token-file north.token --data patients.parquet --label diagnosis --id patient
     grapevine join --home ~/.grapevine/trial/north
     """
     from grapevine.parties.join import Talk
@@ -216,7 +237,9 @@ def join(token: str | None, yes: bool, **settings: Any) -> None:
 
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # told to end, it cleans up as after Ctrl-C
     try:
-        folder = run(token, JoinSettings.from_dict(settings), Talk(click.echo, ask, insist, show_agreement, line))
+        folder = run(
+            invitation(token, file), JoinSettings.from_dict(settings), Talk(click.echo, ask, insist, show_agreement, line)
+        )
     except KeyboardInterrupt:
         click.echo("\nStopped, and rows and memory of the job are deleted. Continue with: grapevine join --home DIR --data FILE "
                    "--label COL, with the same folder and rows.", err=True)  # fmt: skip
@@ -262,20 +285,21 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
 
 
 @click.command()
-@click.argument("token", required=False)
+@click.argument("token", required=False, metavar="")
+@token_flag
 @flags(Source)
 @json_flag
-def doctor(token: str | None, as_json: bool, **source: Any) -> None:
+def doctor(token: str | None, file: str | None, as_json: bool, **source: Any) -> None:
     """Can this machine take part? A line for each thing that matters, with the way out. Exits 2 if something is wrong.
 
     \b
     grapevine doctor
-    grapevine doctor grapevine-WyJo... --data patients.parquet --label diagnosis
+    grapevine doctor --token-file north.token --data patients.parquet --label diagnosis
     """
     from grapevine.parties.doctor import examine
 
     wrong, told = 0, []
-    for finding in examine(token, Source.from_dict(source)):
+    for finding in examine(invitation(token, file), Source.from_dict(source)):
         told.append(dict(what=finding.what, good=finding.good, sentence=finding.sentence))
         mark = {True: "ok", False: "NO", None: "--"}[finding.good]
         if not as_json:

@@ -2,4 +2,12 @@
 
 
 class Mistake(ValueError):
-    """Something the user can put right. The command prints the sentence and exits with 2, without a traceback."""
+    """Something the user can put right. The command prints the sentence and exits with `code`, without a traceback."""
+
+    code = 2
+
+
+class Later(Mistake):
+    """Nothing is wrong with the settings: the same command may do when others are there again (EX_TEMPFAIL of sysexits.h)."""
+
+    code = 75

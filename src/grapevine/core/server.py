@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from grapevine.core.account import Account
-from grapevine.core.errors import Mistake
+from grapevine.core.errors import Later, Mistake
 from grapevine.core.method import Id, Method, rng
 from grapevine.core.network import Meter, ModelSource, Network
 from grapevine.core.reply import Form, problem
@@ -140,7 +140,7 @@ class Server:
         left = len(self.clients) - len(self._gone)
         if self.quorum and (left < self.quorum or not replies):
             gone = ", ".join(str(i) for i in sorted(self._gone))
-            raise Mistake(
+            raise Later(
                 f"{left} of {len(self.clients)} parties still answer after step {name} of round {self.now}, and the quorum is "
                 f"{self.quorum}: {gone} must `grapevine join` again, then start the host again."
             )

@@ -19,6 +19,7 @@ from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.keys import Token, read_token
+from grapevine.parties.policy import policy_file, read_policy
 from grapevine.parties.processes import free_port
 from grapevine.parties.registry import HostLink, check_clock, short
 from grapevine.parties.rows import read_rows
@@ -46,6 +47,9 @@ def examine(token: str | None, source: Source) -> Iterator[Finding]:
         looks |= dict(invitation=host.read, host=host.reach, settings=host.settings, clock=host.clock, version=host.version)
     else:
         looks["clock"] = _clock
+    path = policy_file(source.policy)
+    if path:
+        looks["policy"] = lambda: host.allowed(path) if token else _policy(path)
     if source.data:
         looks["data"] = lambda: host.fits(source) if token else _table(source)
     broken = False
@@ -132,6 +136,11 @@ def _clock() -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}; give the invitation to compare it with the host's."
 
 
+def _policy(path: Path) -> str:
+    rest = read_policy(path).otherwise
+    return f"{path} can be read; what it does not allow is {'asked of a person' if rest == 'ask' else 'refused'}."
+
+
 def _table(source: Source) -> str:
     ((rows,), _) = reading.read(CleanSettings(label=source.label, id=source.id), [source.data])
     return f"{_told(rows)}; give the invitation to compare it with the federation."
@@ -178,6 +187,12 @@ class _Host:
 
     def version(self) -> str:
         return f"Grapevine {self.told['version']} at both, method {self.agreed.made.name}."
+
+    def allowed(self, path: Path) -> str:
+        reasons = read_policy(path).outside(self.agreed, self.link.place)
+        if reasons:
+            raise Mistake(f"{path} does not allow {reasons[0]}.")
+        return f"{path} allows this federation without asking."
 
     def fits(self, source: Source) -> str:
         return f"{source.data} fits: {_told(read_rows(source, self.agreed, self.token.name))}."

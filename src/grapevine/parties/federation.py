@@ -105,6 +105,12 @@ class Host:
         """The node keys of those who take part: of the closed roster if there is one."""
         return {name: entry["node_key"] for name, entry in self.roster().items() if entry.get("in", True)}
 
+    @property
+    def identities(self) -> dict[str, bytes]:
+        """Their identities, as all of them have confirmed them."""
+        return {name: bytes.fromhex(entry["identity"]) for name, entry in self.roster().items()
+                if entry.get("in", True) and "identity" in entry}  # fmt: skip
+
     def save(self) -> None:
         own = {name: value for name, value in asdict(self).items() if name not in ("folder", "agreed")}
         write_toml(self.folder / "federation.toml", dict(own, agreed=self.agreed.to_dict()))

@@ -23,9 +23,10 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key, load_ssh_public_key
 
-from grapevine.core import Id, Method, Transport, run_step, wire
+from grapevine.core import Id, Method, Transport, party_name, run_step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import Memory
+from grapevine.crypto.agreement import AgreementError, roster_hash, verify_offers
 from grapevine.jobs.disclosure import entries
 from grapevine.parties import federation, job, virtual
 from grapevine.parties.memory import recall, remember
@@ -76,10 +77,11 @@ class GridTransport(Transport):
     """
 
     def __init__(
-        self, grid: Grid, nodes: Mapping[Id, int], hash: str, tell: Tell, timeout: float = TIMEOUT, limit_bytes: int = LIMIT_BYTES
-    ):
+        self, grid: Grid, nodes: Mapping[Id, int], hash: str, tell: Tell, timeout: float = TIMEOUT,
+        limit_bytes: int = LIMIT_BYTES, identities: Mapping[str, bytes] | None = None,
+    ):  # fmt: skip
         self.grid, self.nodes, self.hash, self.tell = grid, dict(nodes), hash, tell
-        self.timeout, self.limit_bytes = timeout, limit_bytes
+        self.timeout, self.limit_bytes, self.identities = timeout, limit_bytes, dict(identities or {})
 
     def say(self, sentence: str) -> None:
         self.tell(dict(sentence=sentence))
@@ -89,10 +91,23 @@ class GridTransport(Transport):
         self.tell(dict(step=step, round=round, asked=sorted(requests)))
         sent = self._push(step, requests, round)
         came = self._pull(step, sent, round, began)
-        replies = {id: came[id] for id in requests if id in came}
+        replies = {id: came[id] for id in requests if id in came and self._signed(id, step, requests[id], came[id])}
         self.tell(dict(step=step, round=round, answered=sorted(replies), missing=sorted(set(requests) - set(replies)),
                        seconds=float(f"{time.monotonic() - began:.2f}")))  # fmt: skip
         return replies
+
+    def _signed(self, id: Id, step: str, request: dict, reply: dict) -> bool:
+        """A key that its sender did not sign is no reply. Relayed, it would stop all the others, and nobody would know whose it
+        was."""
+        if not self.identities or "offer" not in reply or "session_id" not in request:
+            return True
+        name, session = party_name(id), request["session_id"]
+        try:
+            verify_offers({name: reply["offer"]}, self.identities, session, roster_hash(self.identities, session))
+        except (AgreementError, KeyError, TypeError, ValueError):
+            self.say(f"{id} answered step {step} with a key that it did not sign: it is left out.")
+            return False
+        return True
 
     def _push(self, step: str, requests: dict[Id, dict], round: int) -> dict[str, Id]:
         """Message ids to parties. Nothing is sent to a party that is not online: it would be waited for in vain."""
@@ -205,7 +220,8 @@ def main(grid: Grid, context: Context) -> None:
     host = federation.load_host(str(context.run_config["federation-folder"]))
     with job.saying_why(host.folder):
         nodes = find_nodes(grid, host.keys, host.agreed.quorum, host.timeouts.online)
-    transport = GridTransport(grid, nodes, host.agreed.hash, _teller(host.folder / "progress.jsonl"), host.timeouts.step)
+    transport = GridTransport(grid, nodes, host.agreed.hash, _teller(host.folder / "progress.jsonl"), host.timeouts.step,
+                              identities=host.identities)  # fmt: skip
     job.run(host, nodes, transport)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.errors import Mistake
+from grapevine.core.errors import Later, Mistake
 from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import whole_lines
 from grapevine.parties.gate import Gate
@@ -56,7 +56,7 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
             superlink.start()
             return _Job(setup, registry, superlink, show, say).run()
         except Mistake as mistake:
-            registry.turn("failed", str(mistake))
+            registry.turn("failed", str(mistake), isinstance(mistake, Later))
             _farewell(registry, show)
             raise
         finally:
@@ -110,7 +110,7 @@ class _Job:
                 if len(here) >= self.quorum:
                     self.say(f"Beginning without {', '.join(missing)}.")
                     break
-                raise Mistake(
+                raise Later(
                     f"{len(here)} of {len(wanted)} parties came within {self.times.join:.0f} s, and {self.quorum} are "
                     f"needed: {', '.join(missing)} must `grapevine join`, then start the host again."
                 )
@@ -134,7 +134,7 @@ class _Job:
                     raise Mistake(f"{name} does not confirm the roster: {presence.sentence or 'it gave no reason'}")
             left = sorted(name for name, presence in heard.items() if presence.state == "left")
             if len(roster) - len(left) < self.quorum:
-                raise Mistake(f"{', '.join(left)} left before the job, and {self.quorum} parties are needed: they know why.")
+                raise Later(f"{', '.join(left)} left before the job, and {self.quorum} parties are needed: they know why.")
             ready = [name for name, p in heard.items() if p.confirmed == digest and name not in left and _recent(p.seen)]
             missing = sorted(set(roster) - set(ready))
             if not missing:
@@ -143,7 +143,7 @@ class _Job:
                 if len(ready) >= self.quorum:
                     self.say(f"Beginning without {', '.join(missing)}, who did not confirm.")
                     return
-                raise Mistake(
+                raise Later(
                     f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times.confirm:.0f} s, "
                     f"and {self.quorum} are needed: {', '.join(missing)} must join again, then start the host again."
                 )
@@ -164,7 +164,8 @@ class _Job:
                 return json.loads(result.read_text())
             if failed.exists():
                 progress.read()
-                raise Mistake(json.loads(failed.read_text())["sentence"])
+                told = json.loads(failed.read_text())
+                raise (Later if told.get("later") else Mistake)(told["sentence"])
             if time.monotonic() - asked > STATUS_SECONDS:
                 asked = time.monotonic()
                 self._check(run)
@@ -172,11 +173,11 @@ class _Job:
 
     def _check(self, run: str) -> None:
         if not self.superlink.running:
-            raise Mistake(f"the SuperLink ended: {self.superlink.log} says why; start the host again, and it goes on.")
+            raise Later(f"the SuperLink ended: {self.superlink.log} says why; start the host again, and it goes on.")
         status = self.superlink.status(run)
         ends = (self.folder / "results" / "result.json", self.folder / "failed.json")
         if status.startswith("finished") and not any(path.exists() for path in ends):
-            raise Mistake(f"the run ended as {status}: {self.superlink.log} says why.")
+            raise Later(f"the run ended as {status}: {self.superlink.log} says why.")
 
     def _tick(self, line: str) -> None:
         self.show(self.registry, line)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core import Id, Server, Transport
-from grapevine.core.errors import Mistake
+from grapevine.core.errors import Later, Mistake
 from grapevine.core.store import FileStore, write_atomically
 from grapevine.core.version import __version__
 from grapevine.data.columns import Layout
@@ -35,7 +35,7 @@ def saying_why(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         sentence = str(error) if isinstance(error, Mistake) else f"{type(error).__name__} at the host: {error}"
-        write_atomically(folder / "failed.json", json.dumps(dict(sentence=sentence)).encode())
+        write_atomically(folder / "failed.json", json.dumps(dict(sentence=sentence, later=isinstance(error, Later))).encode())
         raise
 
 

@@ -10,14 +10,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from grapevine.core import Client
-from grapevine.core.errors import Mistake
+from grapevine.core.errors import Later, Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.crypto.agreement import Identity, fingerprint
@@ -29,12 +29,14 @@ from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import ledger_folder
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
-from grapevine.parties.keys import Token, make_node_key, read_token
+from grapevine.parties.keys import Token, make_node_key, read_token, secret_hash
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
+from grapevine.parties.policy import policy_file, willing
 from grapevine.parties.processes import SuperNode, last_line
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
 from grapevine.parties.rows import client_data, load_rows, own_scale, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
+from grapevine.parties.talk import Talk
 from grapevine.run.folder import lock
 from grapevine.run.model import Model, save_model
 
@@ -46,17 +48,6 @@ RESTARTS = 5  # of a SuperNode that ends by itself
 STARTS = 20  # of a host in one training job, until a person is asked: each may repeat a round
 BEGINNINGS = 3  # of one label job
 RESULT = dict(label="result", clean="decided")  # what a step leaves in memory when a job is done for its party
-
-
-@dataclass
-class Talk:
-    """How `join` speaks with the person at the party."""
-
-    say: Callable[[str], None]
-    ask: Callable[[str], bool]  # a question that is answered yes or no
-    insist: Callable[[str], bool]  # one that only a person can answer, now
-    show: Callable[[Agreement, Party], None]  # what will leave the machine: agreement, own rows
-    line: Callable[[str], None]  # one line about what is going on now
 
 
 def default_home(token: Token) -> Path:
@@ -127,15 +118,16 @@ def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str,
     link, agreed = _patiently(lambda: look(token), talk)
     rows = read_rows(s, agreed, token.name)
     talk.show(agreed, rows)
-    if not talk.ask(f"Join federation {agreed.name} at {link.place} as {token.name}?"):
+    if not willing(policy_file(s.policy), agreed, link.place, token.name, talk):
         raise Mistake("nothing was sent: you did not agree.")
     if not (folder / "identity.pem").exists():
         Identity.generate().save(folder / "identity.pem")
     identity, node_key = Identity.load(folder / "identity.pem"), make_node_key(folder)
     save_rows(folder, rows)
     write_atomically(folder / "ca.crt", link.ca)
-    link.call("enrol", node_key=node_key, identity=identity.public.hex())
-    party = dict(name=token.name, federation=agreed.name, host=link.place, token=token.text(), hash=agreed.hash,
+    link = link.enrol(node_key, identity.public.hex())
+    party = dict(name=token.name, federation=agreed.name, host=link.place, token=link.token.text(), hash=agreed.hash,
+                 used=secret_hash(token.secret),
                  seed=secrets.randbits(62) if agreed.seed is None else agreed.seed, ledger=str(ledger_folder(s.ledger)),
                  agreed=agreed.to_dict())  # fmt: skip
     write_toml(folder / "party.toml", party, secret=True)
@@ -151,13 +143,13 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
     if token and (token.name, token.federation) != (party["name"], party["federation"]):
         raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
     identity = Identity.load(folder / "identity.pem")
-    if token and token.text() != party["token"]:  # the host has invited anew: the same keys once more
+    if token and secret_hash(token.secret) != party["used"]:  # the host has invited anew: the same keys once more
         link, agreed = _patiently(lambda: look(token), talk)
         if agreed.hash != party["hash"]:
             raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
-        link.call("enrol", node_key=make_node_key(folder), identity=identity.public.hex())
+        link = link.enrol(make_node_key(folder), identity.public.hex())
         write_atomically(folder / "ca.crt", link.ca)
-        party = dict(party, token=token.text(), host=link.place)
+        party = dict(party, token=link.token.text(), host=link.place, used=secret_hash(token.secret))
         write_toml(folder / "party.toml", party, secret=True)
     if not (folder / "rows.json").exists():
         save_rows(folder, read_rows(s, Agreement.from_dict(party["agreed"]), party["name"]))
@@ -213,7 +205,7 @@ class _Stay:
             if told["hash"] != self.party["hash"]:
                 raise Mistake(f"the host runs other settings than {self.party['name']} agreed to: ask it for a new invitation.")
             if told["phase"] == "failed":
-                raise Mistake(f"the host stopped: {printable(told['sentence'])}")
+                raise (Later if told.get("later") else Mistake)(f"the host stopped: {printable(told['sentence'])}")
             if told["phase"] == "done":
                 return self._take_results()
             if told["phase"] == "gathering":

@@ -2,12 +2,12 @@
 
     party → host    ca        nothing                                   ← the certificate authority; its hash must be the token's
                     settings  name, secret                              ← what all agree on, before any key is made
-                    enrol     name, secret, node key, identity          ← nothing; a second time only with the same keys
-                    here      name, secret, which process, what it did  ← phase, who is here, the closed roster, the host's clock
-                    model     name, secret                              ← the model of a finished training job
+                    enrol     name, secret, node key, identity          ← a pass; a second time only with the same keys
+                    here      name, pass, which process, what it did    ← phase, who is here, the closed roster, the host's clock
+                    model     name, pass                                ← the model of a finished training job
 
-All but `ca` over TLS that the token's fingerprint authenticates. The secret is good for one enrolment; afterwards it only says
-which party is asking. Messages are small JSON; a refusal is a sentence.
+All but `ca` over TLS that the token's fingerprint authenticates. The token's secret is good for one enrolment and for nothing
+afterwards: the pass that it is changed for says which party is asking. Messages are small JSON; a refusal is a sentence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.errors import Mistake
+from grapevine.core.errors import Later, Mistake
 from grapevine.core.version import __version__
 from grapevine.crypto.agreement import PUBLIC_BYTES, fingerprint
 from grapevine.parties.federation import Host, load_host
@@ -72,6 +72,7 @@ class Registry:
     folder: Path
     phase: str = "gathering"
     sentence: str = ""
+    later: bool = False  # a failed job may go on when its parties are there again
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))  # another one says that the host was started again
     here: dict[str, Presence] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -119,16 +120,17 @@ class Registry:
                 known = ", ".join(host.parties)
                 raise Mistake(f"'{name}' is none of the agreed parties ({known}): a federation with others takes another folder.")
             secret = new_secret()
-            invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)
+            invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)  # and no pass
             write_toml(self.folder / "invitations.toml", invitations, secret=True)
             if roster.pop(name, None):
                 write_toml(self.folder / "roster.toml", roster)
         ca = ca_fingerprint((self.folder / "ca.crt").read_bytes())
         return Token(host.address, host.port, host.agreed.name, name, ca, secret)
 
-    def _known(self, name: str, secret: bytes) -> dict[str, Any]:
-        invitation = self.invitations().get(name)
-        if invitation is None or not hmac.compare_digest(invitation["hash"], secret_hash(secret)):
+    def _known(self, name: str, secret: bytes, what: str = "hash") -> None:
+        """Who asks has the invitation (`hash`), or the pass that it was changed for (`pass`)."""
+        invitation = self.invitations().get(name, {})
+        if not hmac.compare_digest(invitation.get(what, ""), secret_hash(secret)):
             raise Refused(
                 403, f"this is no invitation of '{name}' that holds: ask the host for `grapevine host --invite {name}`."
             )
@@ -136,7 +138,22 @@ class Registry:
             raise Refused(
                 403, f"the invitation of '{name}' is older than {TOKEN_SECONDS // 86400} days: ask the host for another."
             )
-        return invitation
+
+    def _pass(self, name: str) -> dict[str, Any]:
+        """What the party proves itself with from now on. The invitation still gets another one until this one has come back: the
+        reply with it may be lost."""
+        secret, invitations = new_secret(), self.invitations()
+        invitations[name]["pass"] = secret_hash(secret)
+        write_toml(self.folder / "invitations.toml", invitations, secret=True)
+        return dict(secret=secret.hex())
+
+    def _spend(self, name: str) -> None:
+        """The pass has come back: the invitation is good for nothing any more."""
+        if "hash" in self.invitations()[name]:
+            with self._changing():
+                invitations = self.invitations()
+                invitations[name].pop("hash", None)
+                write_toml(self.folder / "invitations.toml", invitations, secret=True)
 
     # ------------------------------------------------------------ what parties ask for
 
@@ -154,7 +171,7 @@ class Registry:
             entry = dict(node_key=node_key, identity=public.hex(), fingerprint=fingerprint(public))
             if name in roster:
                 if {key: roster[name][key] for key in entry} == entry:
-                    return {}
+                    return self._pass(name)
                 raise Refused(
                     409,
                     f"the invitation of '{name}' was used before, by the party with fingerprint {roster[name]['fingerprint']}: "
@@ -167,15 +184,14 @@ class Registry:
                     raise Refused(409, f"'{other}' has this key already: every party makes its own, in a folder of its own.")
             roster[name] = entry
             write_toml(self.folder / "roster.toml", roster)
-        return {}
+            return self._pass(name)
 
     def hear(self, name: str, secret: bytes, process: str, state: str, confirmed: str, sentence: str) -> dict[str, Any]:
         """A sign of life, and what the party has to know in return."""
-        self._known(name, secret)
+        self._known(name, secret, "pass")
+        self._spend(name)
         if state not in STATES:
             raise Refused(400, f"'state' is one of {', '.join(STATES)}.")
-        if name not in self.roster():
-            raise Refused(409, f"'{name}' has not joined yet: run `grapevine join` with the invitation.")
         with self._lock:
             old = self.here.get(name)
             gone = old is None or old.state in ("left", "refused") or time.time() - old.seen > HERE_SECONDS
@@ -186,14 +202,14 @@ class Registry:
 
     def view(self) -> dict[str, Any]:
         roster, host = self.roster(), self.host
-        told = dict(phase=self.phase, sentence=self.sentence, epoch=self.epoch, parties=sorted(host.parties),
+        told = dict(phase=self.phase, sentence=self.sentence, later=self.later, epoch=self.epoch, parties=sorted(host.parties),
                     joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time())  # fmt: skip
         if self.phase != "gathering":
             told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
         return told
 
     def model(self, name: str, secret: bytes) -> Path:
-        self._known(name, secret)
+        self._known(name, secret, "pass")
         path = self.folder / "results" / "model.safetensors"
         if self.phase != "done" or not path.exists():
             raise Refused(404, "there is no model yet.")
@@ -226,10 +242,10 @@ class Registry:
             write_toml(self.folder / "roster.toml", roster)
             self.phase = "confirming"
 
-    def turn(self, phase: str, sentence: str = "") -> None:
+    def turn(self, phase: str, sentence: str = "", later: bool = False) -> None:
         assert phase in PHASES
         with self._lock:
-            self.phase, self.sentence = phase, sentence
+            self.phase, self.sentence, self.later = phase, sentence, later
 
 
 def _identity(text: str) -> bytes:
@@ -281,6 +297,15 @@ class HostLink:
             raise Mistake(f"{self.place} answered with something that is no reply: check the address in the invitation.")
         return reply
 
+    def enrol(self, node_key: str, identity: str) -> HostLink:
+        """Change the invitation for a pass, by which the host knows this party from now on."""
+        reply = self.call("enrol", node_key=node_key, identity=identity)
+        try:
+            secret = bytes.fromhex(reply["secret"])
+        except (KeyError, TypeError, ValueError):
+            raise Mistake(f"{self.place} gave no pass for the invitation: is it the same version of Grapevine?") from None
+        return replace(self, token=replace(self.token, secret=secret))
+
     def hear(self, state: str, confirmed: str = "", sentence: str = "") -> dict[str, Any]:
         return self.call("here", process=self.process, state=state, confirmed=confirmed, sentence=sentence)
 
@@ -321,7 +346,7 @@ class HostLink:
         return data
 
 
-class Unreachable(Mistake):
+class Unreachable(Later):
     """The host is not there now. It may be later."""
 
 

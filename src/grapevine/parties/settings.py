@@ -58,6 +58,10 @@ class Source(Settings):
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
     embed: str | None = param(None, "", "Your copy of the run whose features were agreed on.", metavar="RUN")
+    policy: str | None = param(
+        None, "", "What this party agrees to without asking [$GRAPEVINE_POLICY or ~/.grapevine/policy.toml, if there].",
+        metavar="FILE",
+    )  # fmt: skip
     home: str | None = param(None, "", "Where this party's keys and memory are [~/.grapevine/FEDERATION/NAME].", metavar="DIR")
 
 
