@@ -51,8 +51,8 @@ def demo_parties(count: int, out: str | None) -> None:
     for name, token in zip(names, tokens):
         (folder / f"{name}.token").write_text(token)
         words[name] = [
-            "join", "--token-file", str(folder / f"{name}.token"), "--data", str(folder / f"{name}.csv"), "--label", "digit", "--id",
-            "id", "--home", str(folder / name), "--ledger", str(folder / "ledger"), "--yes",
+            "join", "--token-file", str(folder / f"{name}.token"), "--data", str(folder / f"{name}.csv"), "--label", "digit",
+            "--id", "id", "--home", str(folder / name), "--ledger", str(folder / "ledger"), "--yes",
         ]  # fmt: skip
     started = {name: start([*RUN, *each], dict(os.environ), folder / f"{name}.txt") for name, each in words.items()}
     try:
