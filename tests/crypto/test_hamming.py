@@ -465,23 +465,3 @@ def test_a_changed_base_choice_is_refused():
 def test_a_block_of_another_shape_is_said(toy_lattice):
     with pytest.raises(Mistake, match="distances came where"):
         MLWE.combine(*([mlwe._share(mlwe.Params(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)
-
-
-@slow
-def test_base_keys_of_transfers_are_gone_when_h_is_there(monkeypatch):
-    """They serve one computation of H: used again, they would repeat the pads. Kept ones passed every test."""
-    made, begin = [], Simulation.__init__
-
-    def noted(self, *args, **more):
-        begin(self, *args, **more)
-        made.append(self)
-
-    monkeypatch.setattr(Simulation, "__init__", noted)
-    bits = random_bits((2, 3), 16)
-    _, blocks, asked = run(OT, bits)
-    assert_distances(blocks, bits)
-    assert "hamming.transfer" in asked
-    for manifest in made[0].manifests.values():
-        memory = Memory(made[0].store, manifest)
-        assert not [name for name in memory if name.startswith(("ot.offer", "ot.sender", "ot.receiver"))]
-        assert memory["ot.keys"] == {}
