@@ -327,6 +327,14 @@ def test_shares_for_the_server_are_uniform(toy_lattice):
         assert values.max() < 512 and len(np.unique(values)) > 490 and looks_uniform(share["values"])
 
 
+def test_ciphertexts_over_a_seed_of_ones_own_are_refused(toy_lattice, monkeypatch):
+    """The a_l come from everybody's keys: a key holder that chose them could have chosen weak ones."""
+    encrypt = mlwe.encrypt
+    monkeypatch.setattr(mlwe, "encrypt", lambda params, bits, seed: encrypt(params, bits))
+    with pytest.raises(StepError, match="the ciphertexts of p0 are for another agreement or round"):
+        run(MLWE, random_bits((2, 2), 8))
+
+
 # ---------------------------------------------------------------- what oblivious transfer leaves behind
 
 
