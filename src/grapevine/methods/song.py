@@ -1,0 +1,422 @@
+"""Chorus as a party runs it: straight-line programs in which `yield` is a sum over all parties.
+
+    total = yield values        every party gives `values`; every party gets their sum, and the server neither (`crypto.together`)
+
+All parties run the same program on the same sums, so they decide alike, and the server decides nothing. `tune` finds the scale
+that rows are compared on; then the graph is made (`methods.chorus`); `sing` turns every party's own scores into voices, weighs
+them by how well they find hidden labels, and mixes them.
+
+What is opened, to the parties alone: moments of the features and label counts (`tune`); class counts, class sums and the total
+covariance of all rows; losses and their derivatives, each one number summed over all hidden labels. No sum is opened of fewer
+than `CELL` rows: classes with fewer are left out of it. Of two sums of almost the same rows the difference would show a row, so
+every class sum is over a new random four fifths of a party's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, log_softmax, logsumexp, softmax
+
+from grapevine.learn.voices import (
+    FOLDS,
+    LEAST,
+    TEMPERATURES,
+    Head,
+    Told,
+    balanced,
+    cautious,
+    class_shares,
+    home_shares,
+    lda_heads,
+    newton_step,
+    newton_sums,
+    own_head,
+    ridge_heads,
+    symmetric,
+    triangle,
+)
+
+CELL = 10  # rows: a sum of fewer is not opened
+SUBSET = 0.8  # of a party's rows, in each class sum
+POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
+BALANCE = 8  # steps
+TRUST = 1.0  # in a hidden label's loss, where candidates are averaged
+SHRINKAGES = (0.05, 0.2, 0.5)
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
+WIDEST = 1500  # features of a ridge regression
+STEPS = 20  # of a logistic regression
+FEW = 0.05  # of the labels may be of classes that a head on labels leaves out
+OPENED = 2 / 3  # of the numbers that labelled rows consist of, at the most
+NEWTON = 6  # steps
+REFITS = 2
+BINS = 20
+MEDIANS = dict(lda=0.5, graph=0.4, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
+CLIP = dict(standard=6.0, one=30.0)
+
+Program = Generator[np.ndarray, np.ndarray, object]
+
+
+@dataclass(frozen=True)
+class Soft:
+    """In place of a sum: one step of the graph on soft labels of the nodes, (folds, nodes, classes). Its answer has that form."""
+
+    Q: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How features become rows: centred, missing ones at the mean, divided, cut off."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    clip: float
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        centred = np.where(np.isfinite(X), X - self.mean, 0.0)
+        return np.clip(centred / self.std, -self.clip, self.clip)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` found: the scale and its name, how many rows there are, labels of each class by fold."""
+
+    scale: Scale
+    name: str
+    rows: float
+    counts: np.ndarray  # (5, C)
+
+
+def tune(X: np.ndarray, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Generator:
+    """Rows X (NaN: missing), the first len(y) of them labelled, and the fold of each label: the scale to compare rows on.
+
+    `auto`: each column by its own deviation where fewer than three columns carry the variance (their units differ); else all by
+    one, unless the nearest class mean finds more labels again on the other scale.
+    """
+    there = np.isfinite(X)
+    values = np.where(there, X, 0.0)
+    labels = np.zeros((FOLDS - 1, C))
+    np.add.at(labels, (fold - 1, y), 1.0)
+    d = X.shape[1]
+    # Bytes are no matter here: the sizes of raw features are unknown, so this sum is in the wide ring.
+    total = yield Wide(np.concatenate([there.sum(0), values.sum(0), (values**2).sum(0), labels.ravel(), [len(X)]]))
+    n, sums, squares = total[: 3 * d].reshape(3, d)
+    counts = total[3 * d : -1].reshape(FOLDS - 1, C)
+    mean = sums / np.maximum(n, 1.0)
+    variance = np.maximum(squares / np.maximum(n, 1.0) - mean**2, 0.0)
+    varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # less, float64 cannot tell from rounding
+    variance = np.where(varies, variance, 0.0)
+    scales = dict(
+        standard=Scale(mean, np.where(varies, np.sqrt(variance), np.inf), CLIP["standard"]),
+        one=Scale(mean, np.where(varies, np.sqrt(variance.sum() / max(varies.sum(), 1)) or 1.0, np.inf), CLIP["one"]),
+    )
+    if scale == "auto":
+        scale = "standard" if variance.sum() ** 2 < 3 * (variance**2).sum() else "one"
+        if scale == "one" and counts.sum(0).min() >= CELL and C > 1:
+            scale = yield from _by_nearest_mean(X[: len(y)], y, C, told, scales)
+    if scale == "none":
+        return Tuned(Scale(np.where(n > 0, mean, 0.0) * 0, np.ones(d), np.inf), scale, total[-1], counts)
+    return Tuned(scales[scale], scale, total[-1], counts)
+
+
+def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Generator:
+    """The scale on which labels are found again by the nearest class mean, each left out of its own. A tie is for `one`."""
+    rows = {name: _directions(scale(X)) for name, scale in scales.items()}
+    Y = np.eye(C)[y]
+    sums = yield np.concatenate([(Y.T @ V).ravel() for V in rows.values()] + [Y.sum(0)])
+    n = sums[-C:]
+    losses = {}
+    for (name, V), M in zip(rows.items(), sums[:-C].reshape(len(rows), C, -1)):
+        cosines = V @ _directions(M / np.maximum(n, 1.0)[:, None]).T
+        without = _directions((M[y] - V) / np.maximum(n[y] - 1, 1.0)[:, None])
+        cosines[np.arange(len(y)), y] = (V * without).sum(1)
+        losses[name] = _tempered(cosines[None], y, np.zeros(len(y), int), told, 2.0 ** np.arange(6))
+    found = yield np.concatenate(list(losses.values()))
+    standard, one = found.reshape(2, -1).min(1)
+    return "standard" if standard < one - 1e-6 else "one"
+
+
+def _directions(V: np.ndarray) -> np.ndarray:
+    return V / np.maximum(np.linalg.norm(V, axis=1, keepdims=True), LEAST)
+
+
+class Wide(np.ndarray):
+    """Values whose sum may be of any size: added in the wide ring."""
+
+    def __new__(cls, values: np.ndarray) -> Wide:
+        return np.asarray(values, np.float64).view(cls)
+
+
+# ---------------------------------------------------------------- voices
+
+
+@dataclass(frozen=True)
+class Singer:
+    """What a party brings to `sing`. Labelled rows come first, among its rows and among its nodes in the graph."""
+
+    X: np.ndarray  # rows, scaled
+    y: np.ndarray  # labels of the first of them, as told
+    fold: np.ndarray  # the fold that has not heard a label, 1 … 5
+    Z: np.ndarray  # (candidates, folds, nodes, classes): scores, each class divided by its labels
+    mass: np.ndarray  # how many rows a node stands for
+    to_rows: sparse.csr_array | None  # rows from nodes; None: they are the same
+    tuned: Tuned
+    draw: Callable[[str], np.random.Generator]
+    told: Told = Told()
+    smooth: bool = False
+
+    def rows(self, Q: np.ndarray) -> np.ndarray:
+        """From nodes to rows, fold by fold."""
+        return Q if self.to_rows is None else np.stack([self.to_rows @ q for q in Q])
+
+    def hidden(self, voice: np.ndarray) -> np.ndarray:
+        """Of each label, what the fold that has not heard it says: (labels, classes)."""
+        return voice[self.fold, np.arange(len(self.y))]
+
+
+@dataclass
+class Song:
+    """What a party has at the end."""
+
+    P: np.ndarray  # rows × classes: probabilities
+    hidden: np.ndarray  # labels × classes: the same by the fold that has not heard the label
+    own: np.ndarray | None  # log-probabilities by the party's own model, (rows, classes)
+    own_hidden: np.ndarray | None
+    weights: dict[str, float]
+    heads: dict[str, Head]  # what labels later rows, each tempered
+    head_weights: dict[str, float]
+    home: np.ndarray
+    voices: dict[str, np.ndarray] = field(default_factory=dict)  # fold 0, for comparison
+
+
+def sing(own: Singer) -> Generator:
+    """Voices, weights and the mixture; then twice more with what the mixture says."""
+    C = own.Z.shape[-1]
+    graph, shares = yield from _graph_voice(own)
+    total = yield triangle(own.X.T @ own.X) / 1.0
+    mean_square = symmetric(total, own.X.shape[1]) / own.tuned.rows
+    voices: dict[str, np.ndarray] = dict(graph=graph)
+    heads: dict[str, list[Head]] = {}
+    voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, graph, mean_square, None)
+    pooled = yield from _pooled_voice(own, mean_square)
+    if pooled:
+        voices["pooled"], heads["pooled"] = pooled
+    alone = _own_voice(own)
+    voices["own"] = alone if alone is not None else np.full((FOLDS, len(own.X), C), -np.log(C))
+    for name in ("graph", "own"):
+        voices[name] = yield from _at_best(own, voices[name])
+    home = np.zeros(C)
+    for refit in range(REFITS + 1):
+        weights, head_weights = yield from _weights(own, voices)
+        mixture = sum(weights[name] * voice for name, voice in voices.items())
+        if refit == REFITS:
+            break
+        Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
+        voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, np.log(np.maximum(Q, LEAST)), mean_square, shrink)
+        voices["home"] = yield from _home_voice(own, softmax(mixture, -1))
+        home = voices["home"][0, 0]
+        if own.smooth:
+            voices["smooth"] = yield from _smooth_voice(own, Q)
+    P = softmax(mixture, -1)
+    return Song(P[0], own.hidden(P), alone[0] if alone is not None else None, own.hidden(alone) if alone is not None else None,
+                weights, {name: kept[0] for name, kept in heads.items()}, head_weights, home,
+                {name: voice[0] for name, voice in voices.items()})  # fmt: skip
+
+
+def _tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, temperatures: np.ndarray) -> np.ndarray:
+    """The hidden labels' loss at each temperature, summed over labels."""
+    at = np.arange(len(y))
+    hidden = voice[fold, at]
+    return np.array([told.loss(log_softmax(t * hidden, -1)[at, y]).sum() for t in temperatures])
+
+
+def _at_best(own: Singer, voice: np.ndarray) -> Generator:
+    """The voice at the temperature at which it finds hidden labels best: log-probabilities."""
+    losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
+    return log_softmax(TEMPERATURES[losses.argmin()] * voice, -1)
+
+
+def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -> Generator:
+    """Class shares of all rows brought to `shares`, whatever axes stand before (rows, classes); and what they were before."""
+    found = None
+    for _ in range(BALANCE):
+        sums = yield np.einsum("...nc,n->...c", Q, mass).ravel()
+        mean = sums.reshape(*Q.shape[:-2], 1, Q.shape[-1]) / rows
+        found = mean if found is None else found
+        Q = balanced(Q, mean, shares)
+    return Q, found
+
+
+def _graph_voice(own: Singer) -> Generator:
+    """Propagation: every candidate sharpened, as it is and balanced to π, all averaged by how well they find hidden labels. With
+    it comes what this says of the classes' shares: π, or what propagation found, by the same weights."""
+    J, _, nodes, C = own.Z.shape
+    at, losses = np.arange(len(own.y)), np.empty((J, len(POWERS)))
+    log_Q = np.log(own.Z) - np.log(own.Z.sum(-1, keepdims=True))
+    for j in range(J):
+        hidden = own.hidden(log_Q[j])
+        losses[j] = [own.told.loss(log_softmax(t * hidden, -1)[at, own.y]).sum() for t in POWERS]
+    losses = yield losses.ravel()
+    power = POWERS[losses.reshape(J, -1).argmin(1)]
+    Q = softmax(power[:, None, None, None] * log_Q, -1)
+    prior = class_shares(own.tuned.counts.sum(0))
+    even, found = yield from _balance(Q, own.mass, own.tuned.rows, prior)
+    log_Q = np.log(np.maximum(np.concatenate([Q, even]), LEAST))
+    losses = yield np.array([own.told.loss(own.hidden(log_Q[j])[at, own.y]).sum() for j in range(2 * J)])
+    weight = softmax(-TRUST * losses)
+    mixed = np.einsum("j,jfnc->fnc", weight, log_Q)
+    shares = weight[J:].sum() * prior + weight[:J] @ found[:, 0, 0]
+    return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)), shares
+
+
+def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, shrink: int | None) -> Generator:
+    """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them."""
+    C, d, m = before.shape[-1], own.X.shape[1], len(own.y)
+    hard = before.argmax(-1)
+    if own.told.q == 0:
+        hard[:, :m] = np.where(own.fold == np.arange(FOLDS)[:, None], hard[:, :m], own.y)
+    kept = own.draw("class sums").random((FOLDS, len(own.X))) < SUBSET
+    Y = [sparse.csr_array((kept[f].astype(float), (hard[f], np.arange(len(own.X)))), (C, len(own.X))) for f in range(FOLDS)]
+    N = (yield np.concatenate([np.asarray(y.sum(1)).ravel() for y in Y])).reshape(FOLDS, C)
+    N = np.where(np.rint(N) >= CELL, np.rint(N), 0.0)
+    sums = yield np.stack([(y @ own.X) * (N[f] > 0)[:, None] for f, y in enumerate(Y)]).ravel()
+    M = sums.reshape(FOLDS, C, d)
+    shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)
+    heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), shrinkages) for f in range(FOLDS)]
+    scores = [np.stack([head[g](own.X) for head in heads]) for g in range(len(shrinkages))]
+    losses = yield np.concatenate([_tempered(s, own.y, own.fold, own.told, TEMPERATURES) for s in scores])
+    g, t = divmod(int(losses.argmin()), len(TEMPERATURES))
+    chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
+    return log_softmax(TEMPERATURES[t] * scores[g], -1), chosen, g if shrink is None else shrink
+
+
+def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.ndarray:
+    """Of all rows, about the centre of those whose class sums were opened."""
+    centre = M.sum(0) / max(N.sum(), 1.0)
+    return mean_square - np.outer(centre, centre)
+
+
+def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Generator:
+    """A head on all parties' labels: logistic regression between two classes, where labels are enough; else ridge regression.
+
+    Sums of few labelled rows would give the rows away. So classes with fewer than CELL labels are left out (there is no head if
+    they have more than a few of the labels), and a head is only made where fewer numbers are opened than `OPENED` of what the labelled rows consist of; else there is no such voice.
+    """
+    counts = own.tuned.counts.sum(0)
+    large = counts >= CELL
+    n, d = counts[large].sum(), own.X.shape[1] + 1
+    room, matrix = OPENED * n * (d - 1), d * (d + 1) // 2
+    X = np.concatenate([own.X[: len(own.y)], np.ones((len(own.y), 1))], 1)
+    yes = large[own.y] if len(own.y) else np.empty(0, bool)  # labels of the other classes take no part
+    Y = np.eye(len(large))[own.y]
+    Y = own.told.unbiased(Y, np.ones_like(Y)) * large
+    steps = min(STEPS, int((room - matrix) // d))
+    if counts[~large].sum() > FEW * counts.sum():
+        return None
+    if large.sum() == 2 and steps >= STEPS // 2:
+        head, without = yield from _logistic(own, X, Y, yes, large, mean_square, steps)
+    elif large.sum() >= 2 and matrix + d * len(large) <= room and d <= WIDEST:
+        head, without = yield from _ridge(own, X, Y, yes)
+    else:
+        return None
+    voice = np.repeat(head(own.X)[None], FOLDS, 0)
+    voice[own.fold, np.arange(len(own.y))] = without
+    voice[..., ~large] = voice.min(-1, keepdims=True)
+    losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
+    t = TEMPERATURES[losses.argmin()]
+    return log_softmax(t * voice, -1), [Head(t * head.W, t * head.b)]
+
+
+def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray, yes: np.ndarray) -> Generator:
+    """Ridge regression, and each labelled row's scores by the regression without it, which is exact for ridge: with the row's
+    leverage h they are (ŷ − h·y)/(1 − h)."""
+    d = X.shape[1]
+    sums = yield np.concatenate([triangle(X[yes].T @ X[yes]), (X[yes].T @ Y[yes]).ravel()])
+    gram, B = symmetric(sums[: d * (d + 1) // 2], d), sums[d * (d + 1) // 2 :].reshape(d, -1)
+    heads = ridge_heads(gram, B, float(own.tuned.counts.sum()), PENALTIES)
+    losses, without = [], []
+    for head, leverage in heads:
+        h = (leverage(X) * yes)[:, None]
+        without.append((head(X[:, :-1]) - h * Y) / (1 - h))
+        losses.append(_tempered(without[-1][None], own.y, np.zeros(len(X), int), own.told, TEMPERATURES))
+    best = int((yield np.concatenate(losses)).argmin()) // len(TEMPERATURES)
+    return heads[best][0], without[best]
+
+
+def _logistic(own: Singer, X: np.ndarray, Y: np.ndarray, yes: np.ndarray, large: np.ndarray, mean_square: np.ndarray,
+              steps: int) -> Generator:  # fmt: skip
+    """Logistic regression with scikit-learn's default penalty, between the two classes that are `large`, by accelerated gradient
+    steps; and each labelled row's score without it, by one Newton step from there (approximate leave-one-out).
+
+    The covariance of all rows stands in for that of the labelled ones in the steps' sizes, so that no more is opened.
+    """
+    first, second = np.flatnonzero(large)
+    penalty = np.append(np.ones(X.shape[1] - 1), 1e-6)  # none on the intercept
+    bound = np.diag(penalty)
+    bound[:-1, :-1] += own.tuned.counts.sum() * mean_square / 3  # a logistic curve bends by at most ¼; a third leaves room
+    bound[-1, -1] += own.tuned.counts.sum() / 3
+    inverse = np.linalg.inv(bound)
+    w = before = np.zeros(X.shape[1])
+    for i in range(steps):
+        ahead = w + i / (i + 3) * (w - before)
+        gradient = yield X[yes].T @ (expit(X[yes] @ ahead) - Y[yes, second])
+        w, before = ahead - inverse @ (gradient + penalty * ahead), w
+    P = expit(X @ w)
+    curved = X[yes] * np.sqrt(P * (1 - P))[yes, None]
+    H = symmetric((yield triangle(curved.T @ curved)), X.shape[1]) + np.diag(penalty)
+    h = np.einsum("md,de,me->m", X, np.linalg.inv(H), X) * yes
+    score = X @ w + h * (P - Y[:, second]) / np.maximum(1 - P * (1 - P) * h, 0.1)
+    W, b, without = np.zeros((X.shape[1] - 1, len(large))), np.zeros(len(large)), np.zeros((len(X), len(large)))
+    W[:, second], b[second], without[:, second] = w[:-1], w[-1], score
+    return Head(W, b), without
+
+
+def _own_voice(own: Singer) -> np.ndarray | None:
+    """The party's own regression; None where its labels are of one class or none. Nothing is sent."""
+    C, m = own.Z.shape[-1], len(own.y)
+    out = np.full((FOLDS, len(own.X), C), -np.log(C))
+    spoke = False
+    for f in range(FOLDS):
+        heard = own.fold != f
+        head = own_head(own.X[:m][heard], own.y[heard], C)
+        if head is not None:
+            spoke, out[f] = True, cautious(head(own.X), int(heard.sum()))
+    return out if spoke else None
+
+
+def _home_voice(own: Singer, P: np.ndarray) -> Generator:
+    """How much more of each class lies here than elsewhere, by the mixture: the same for all rows of a party."""
+    shares = (yield P.sum(1).ravel()).reshape(FOLDS, -1) / own.tuned.rows
+    shares = np.maximum(shares, LEAST)
+    home = np.stack([np.log(home_shares(p, s) / s) for p, s in zip(P, shares)])
+    return np.repeat(home[:, None], len(own.X), 1)
+
+
+def _smooth_voice(own: Singer, Q: np.ndarray) -> Generator:
+    """What a row's neighbours in the graph are, by the balanced mixture."""
+    nodes = yield Soft(Q)
+    nodes = (nodes + LEAST) / (nodes + LEAST).sum(-1, keepdims=True)
+    return (yield from _at_best(own, np.log(np.maximum(own.rows(nodes), LEAST))))
+
+
+def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Generator:
+    """Weights of all voices, and of those that a later row can have (heads and home), from the hidden labels."""
+    later = [name for name in voices if name in ("lda", "pooled", "own", "home")]
+    sets = [list(voices), later]
+    hidden = [np.stack([own.hidden(voices[name]) for name in names]) for names in sets]
+    medians = [np.array([MEDIANS[name] for name in names]) for names in sets]
+    theta = [np.log(median) for median in medians]
+    for _ in range(NEWTON):
+        parts = [newton_sums(h, own.y, t, own.told) for h, t in zip(hidden, theta)]
+        sums = yield np.concatenate(parts)
+        ends = np.cumsum([0, *map(len, parts)])
+        theta = [newton_step(sums[a:b], t, median) for a, b, t, median in zip(ends, ends[1:], theta, medians)]
+    weights = [dict(zip(names, np.exp(t).tolist())) for names, t in zip(sets, theta)]
+    return weights[0], weights[1]
+
+
+def normalised(Z: np.ndarray) -> np.ndarray:
+    return log_softmax(Z - logsumexp(Z, -1, keepdims=True), -1)
