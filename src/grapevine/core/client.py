@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ class Client:
         self.quorum = 2  # fewer are in no sum that is opened; between real parties it is agreed
         self.private: Private | None = None  # a budget for training with noise (`learn.private`)
         self.meter = Meter()
+        self.running: Any = None  # a program in flight: may be gone at any step, and memory then holds what repeats it
         self._models, self._judge = models, judge
 
     @property

@@ -129,11 +129,15 @@ class Server:
     def _good(self, name: str, inbox: Inbox) -> Replies:
         """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
         for i, wrong in sorted(inbox.bad.items()):
-            self.left_out[i] = f"step {name} of round {self.now}: {wrong}"
-            self.transport.say(f"client {i} is left out of step {name} in round {self.now}: {wrong}.")
+            self.leave_out(i, f"step {name}", wrong)
         if inbox.bad and not inbox.replies:
             raise Mistake(f"no reply to step {name} of round {self.now} can be used; client {i}'s: {wrong}.")
         return inbox.replies.in_order()
+
+    def leave_out(self, id: Id, what: str, why: str) -> None:
+        """A bad reply is a missing one: its sender is named, to people and in the results."""
+        self.left_out[id] = f"{what} of round {self.now}: {why}"
+        self.transport.say(f"client {id} is left out of {what} in round {self.now}: {why}.")
 
     def _require_quorum(self, name: str, missing: list[Id], replies: dict[Id, dict]) -> None:
         self._gone = (self._gone | set(missing)) - set(replies)

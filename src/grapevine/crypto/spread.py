@@ -70,14 +70,16 @@ class Sealed(SubProtocol):
 
     # ------------------------------------------------------------ client
 
-    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
-        """Seal the label matrix, a row of 0 and 1 for each labelled row. Once a round: of two ciphertexts at the same place under
-        one key, the difference would show."""
+    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group, most: int = 1) -> dict:
+        """Seal the label matrix, a row of whole numbers up to `most` for each labelled row. Once a round: of two ciphertexts at
+        the same place under one key, the difference would show."""
         session.begin(client, "labels", group.round, 0, group.counts, session.SEALED)
         public, s = self._keys(client, group.round)
         stream = Stream(fresh_secret(), context("seal labels"))
-        blocks = {i: product.encrypt(public, f"{client.name} {i}", s, Y[:, some], stream) for i, some in _blocks(Y.shape[1])}
-        client.memory["labels"] = dict(rows=group.counts[client.name], width=Y.shape[1], round=group.round)
+        blocks = {
+            i: product.encrypt(public, f"{client.name} {i}", s, Y[:, some], stream, most) for i, some in _blocks(Y.shape[1])
+        }
+        client.memory["labels"] = dict(rows=group.counts[client.name], width=Y.shape[1], round=group.round, most=most)
         return dict(blocks=blocks, key=product.public_key(public, s, stream), public=public)
 
     def open(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
@@ -85,7 +87,7 @@ class Sealed(SubProtocol):
         own = _labels(client, round)
         _, s = self._keys(client, round)
         blocks = [(some, part[i]) for part in rows.values() for i, some in _blocks(own["width"])]
-        Z = [product.decrypt(s, part["u"], part["v"], own["rows"], some.stop - some.start) for some, part in blocks]
+        Z = [product.decrypt(s, part["u"], part["v"], own["rows"], some.stop - some.start, own["most"]) for some, part in blocks]
         return np.concatenate(Z, 1).astype(np.float64)
 
     def _keys(self, client: Client, round: int) -> tuple[bytes, np.ndarray]:
@@ -112,7 +114,7 @@ class Sealed(SubProtocol):
         blocks = {i: Array("uint8", (None, product.RING, product.BYTES)) for i, _ in _blocks(width)}
         return dict(blocks=blocks, key=Array("uint8", (product.RANK, product.RING, product.BYTES)), public=bytes)
 
-    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int) -> Spread:
+    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int, most: int = 1) -> Spread:
         """Everybody's rows of Z under encryption, `width` columns for each graph. Nobody is asked."""
         publics = {begun[name]["public"] for name in S}
         if len(publics) > 1:
@@ -123,27 +125,64 @@ class Sealed(SubProtocol):
         for k in next(iter(S.values())):
             every = np.concatenate([S[name][k] for name in S], 1, dtype=np.float64)
             for name in S:
-                own = product.scaled(every[rows[name]])
+                own = product.scaled(every[rows[name]], most)
                 out[name][k] = {
                     i: self._block(public, {n: begun[n]["blocks"][i] for n in S}, i, begun[name]["key"], own,
-                                   some.stop - some.start, stream)
+                                   some.stop - some.start, stream, most)
                     for i, some in _blocks(width)
                 }  # fmt: skip
         return Spread(tuple(S), group.round, 0, out)
 
     def _block(self, public: bytes, bodies: dict[str, np.ndarray], i: int, key: np.ndarray, own: np.ndarray, columns: int,
-               stream: Stream) -> dict:  # fmt: skip
-        u, v = product.evaluate(public, {f"{name} {i}": body for name, body in bodies.items()}, key, own, columns, stream)
+               stream: Stream, most: int) -> dict:  # fmt: skip
+        u, v = product.evaluate(public, {f"{name} {i}": body for name, body in bodies.items()}, key, own, columns, stream, most)
         return dict(u=u, v=v)
 
 
-def protocol(name: str) -> Sealed | Columns:
-    """By its name: private, or paper."""
-    if name not in ("private", "paper"):
+@dataclass(frozen=True)
+class Bare(SubProtocol):
+    """The same numbers without protection, for `secure=plain`: the server sees all labels."""
+
+    name = "plain"
+    begun = sent = "THE LABELS of this party's rows, in the open"
+
+    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group, most: int = 1) -> dict:
+        client.memory["labels"] = dict(rows=group.counts[client.name], width=Y.shape[1], round=group.round)
+        return dict(Y=Y.astype(np.uint8))
+
+    def open(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int) -> np.ndarray:
+        _labels(client, round)
+        return np.concatenate(list(rows.values()), 1).astype(np.float64)
+
+    @staticmethod
+    def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
+        return labels * width
+
+    @staticmethod
+    def cpu_seconds(rows: int, labels: int, width: int) -> float:
+        return 2e-10 * rows * labels * width
+
+    def form(self, width: int) -> Form:
+        return dict(Y=Array("uint8", (None, width)))
+
+    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int, most: int = 1) -> Spread:
+        rows, Y = place(S, group), np.concatenate([begun[name]["Y"] for name in S]).astype(np.float64)
+        out: dict[str, dict] = {name: {} for name in S}
+        for k in next(iter(S.values())):
+            every = np.concatenate([S[name][k] for name in S], 1, dtype=np.float64)
+            for name in S:
+                out[name][k] = (product.scaled(every[rows[name]], most) @ Y).astype(np.int64)
+        return Spread(tuple(S), group.round, 0, out)
+
+
+def protocol(name: str) -> Sealed | Columns | Bare:
+    """By its name: private, paper, or plain."""
+    ways: dict[str, Sealed | Columns | Bare] = dict(private=Sealed(), paper=Columns(), plain=Bare())
+    if name not in ways:
         raise Mistake(
             f"spread '{name}' is not known: take private, or paper (for comparison: parties can read each other's labels)."
         )
-    return Sealed() if name == "private" else Columns()
+    return ways[name]
 
 
 def _blocks(width: int) -> list[tuple[int, slice]]:

@@ -162,7 +162,7 @@ def party_labels(party: Party, client: Client, method: Label, abstain: float, di
     labels = [g if g is not None else None if a else p for g, a, p in zip(party.labels, abstained, proposed)]
     columns = np.zeros((len(labels), len(classes)))
     columns[:, [classes.index(name) for name in names]] = proba
-    alone, _ = method.alone(client, result["neighbours"])
+    alone, _ = method.alone(client, result["candidate"])
     by: dict[str, list] = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
     by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
     by |= {"model": party.model} if party.model else {}

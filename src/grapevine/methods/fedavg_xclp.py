@@ -203,7 +203,8 @@ class XCLP(Method):
         """Line 6: V ← f_φ(X), and the first part of line 7, XCLP: hashes, and labels sealed. A guest may bring labels alone."""
         group = Group({}, counts, self.bits, round, tuple(roster))
         Y = graph.label_matrix(client.data.labelled.y.numpy(), len(client.data.classes))
-        return self.xclp.share(client, self.features(client, weights, round, labels_alone), Y, group, preludes)
+        V = self.features(client, weights, round, labels_alone)
+        return self.xclp.share(client, V, np.arange(len(V)) < len(Y), Y, group, preludes)
 
     @step(**UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: Any, parties: dict,

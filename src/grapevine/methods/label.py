@@ -112,21 +112,21 @@ class Label(Method):
         if self.expected:
             client.memory["hidden"] = self.hide(client, known)
             Y = np.concatenate([Y, Y * ~client.memory["hidden"][:, None]], 1)
-        return self.xclp.share(client, self.prepared(client), Y, group, preludes)
+        V = self.prepared(client)
+        return self.xclp.share(client, V, np.arange(len(V)) < len(Y), Y, group, preludes)
 
     @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were found again"))
     def receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> dict:
         """Exchange 4 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
         Z = self.xclp.receive(client, rows, parties, round, attempt, self._label_counts(client))
-        C, K = len(client.memory["classes"]), len(self.xclp.candidates)
+        C, K = len(client.memory["classes"]), len(self.xclp.grid)
         per = Z.reshape(len(Z), K, 1 + self.expected, C)  # row, candidate, all labels or visible ones, class
         client.memory["scores"] = np.ascontiguousarray(per[:, :, 0])
         if K == 1:
             self.conclude(client, 0, len(parties))
         reply = {}
         if self.expected:
-            tried = enumerate(self.xclp.candidates)
-            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), k) for i, k in tried])
+            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), i) for i in range(K)])
             reply = dict(hits=session.masked(client, "hits", round, attempt, parties, values))
         session.forget(client)
         for name in ("labels", "spread", "bits"):
@@ -135,7 +135,7 @@ class Label(Method):
 
     @step
     def choose(self, client: Client, candidate: int, parties: int) -> dict:
-        """Only for `neighbours=0`: which of the candidates it is."""
+        """Only where several were tried: which of the candidates it is."""
         self.conclude(client, candidate, parties)
         return {}
 
@@ -146,20 +146,20 @@ class Label(Method):
         proba = graph.distributions(Z) * (found >= 0)[:, None]
         blank = ~(self.prepared(client) != 0).any(1)
         client.memory["result"] = dict(label=found, confidence=confidence, proba=proba, blank=blank,
-                                       neighbours=self.xclp.candidates[candidate])  # fmt: skip
+                                       candidate=candidate)  # fmt: skip
 
-    def hits(self, client: Client, Z: np.ndarray, parties: int, neighbours: int) -> np.ndarray:
+    def hits(self, client: Client, Z: np.ndarray, parties: int, candidate: int) -> np.ndarray:
         """Counts to be summed: hidden labels, hits together, hits alone, and per bin of confidence rows and hits."""
         y = labels(client)
         hidden = np.flatnonzero(y >= 0)[client.memory["hidden"]]
         found, confidence = self.xclp.labels(Z, parties)
         right = found[hidden] == y[hidden]
-        alone, _ = self.alone(client, neighbours, hidden)
+        alone, _ = self.alone(client, candidate, hidden)
         bins = np.minimum((confidence[hidden] * BINS).astype(int), BINS - 1)
         tables = [np.bincount(bins, minlength=BINS), np.bincount(bins[right], minlength=BINS)]
         return np.concatenate([[len(hidden), right.sum(), (alone[hidden] == y[hidden]).sum()], *tables])
 
-    def alone(self, client: Client, neighbours: int, hidden: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def alone(self, client: Client, candidate: int, hidden: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The lower bound: the same propagation among this party's own rows, with exact cosines and its own labels."""
         V, y = self.prepared(client), labels(client)
         if hidden is not None:
@@ -167,8 +167,9 @@ class Label(Method):
         C = len(client.memory["classes"])
         if len(V) < 2 or not (y >= 0).any():
             return np.full(len(V), -1), np.zeros(len(V))
-        W = graph.graph(*graph.nearest_cosine(V, min(neighbours, len(V) - 1)), len(V), preset=self.xclp.preset)
-        return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), self.xclp.alpha).Z)
+        k, alpha = self.xclp.grid[candidate]
+        W = graph.graph(*graph.nearest_cosine(V, min(k, len(V) - 1)), len(V), preset=self.xclp.preset)
+        return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), alpha).Z)
 
     def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
         """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance."""
@@ -202,8 +203,8 @@ class Label(Method):
     # ------------------------------------------------------------ server
 
     def check(self, server: Server) -> None:
-        if not self.xclp.neighbours and not self.expected:
-            raise Mistake("neighbours is auto, which goes by the expected accuracy: leave expected on, or name the neighbours.")
+        if len(self.xclp.grid) > 1 and not self.expected:
+            raise Mistake("neighbours or alpha is auto, which goes by the expected accuracy: leave expected on, or name both.")
         if len(server.clients) < 2:
             raise Mistake(f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there: propagation needs two.")
         if self.groups > len(server.clients) // 2:
@@ -244,7 +245,7 @@ class Label(Method):
 
     def _conclude(self, server: Server, ids: Mapping[str, Id], found: Propagated, classes: list[str]) -> dict:
         """Exchange 4; the estimate from the summed hits, and with several candidates the choice between them."""
-        masked, K = found.spread, len(self.xclp.candidates)
+        masked, K = found.spread, len(self.xclp.grid)
         hits = dict(hits=Array("uint64", (K * (3 + 2 * BINS),))) if self.expected else {}
         each = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties}
         replies = server.ask(self.receive, each=each, form=lambda id: hits, **masked.told)
@@ -259,11 +260,12 @@ class Label(Method):
             best = max(range(len(estimates)), key=lambda i: estimates[i]["right"])
         if K > 1:
             if not estimates:
-                best = self.xclp.candidates.index(10)
+                best = K // 2
             server.ask(self.choose, to=[ids[name] for name in done], candidate=best, parties=len(masked.parties))
         if estimates:
             about["expected"] = estimates[best]
-        return dict(about, neighbours=self.xclp.candidates[best])
+        neighbours, alpha = self.xclp.grid[best]
+        return dict(about, neighbours=neighbours, alpha=alpha)
 
 
 def named(replies: Mapping[Id, dict]) -> dict[str, dict]:

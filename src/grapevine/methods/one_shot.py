@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from grapevine.core import Client, Mistake
+from grapevine.core import Client, Id, Mistake
 from grapevine.core.reply import Form
 from grapevine.crypto import session
 
@@ -34,6 +34,10 @@ def agreed(said: Mapping[str, dict]) -> dict:
             raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
     classes = sorted({name for reply in said.values() for name in reply["classes"].values()})
     return dict(offers={name: reply["offer"] for name, reply in said.items()}, classes=dict(enumerate(classes)))
+
+
+def named(replies: Mapping[Id, dict]) -> dict[str, dict]:
+    return session.named(replies, "labelling")
 
 
 def features(client: Client) -> np.ndarray:

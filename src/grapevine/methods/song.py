@@ -14,13 +14,14 @@ every class sum is over a new random four fifths of a party's rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit, log_softmax, logsumexp, softmax
+from scipy.special import expit, log_softmax, softmax
 
+from grapevine.data.columns import Column, counts, encode, pool_rare
 from grapevine.learn.voices import (
     FOLDS,
     LEAST,
@@ -49,15 +50,12 @@ SHRINKAGES = (0.05, 0.2, 0.5)
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
 WIDEST = 1500  # features of a ridge regression
 STEPS = 20  # of a logistic regression
-FEW = 0.05  # of the labels may be of classes that a head on labels leaves out
 OPENED = 2 / 3  # of the numbers that labelled rows consist of, at the most
 NEWTON = 6  # steps
 REFITS = 2
 BINS = 20
 MEDIANS = dict(lda=0.5, graph=0.4, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 CLIP = dict(standard=6.0, one=30.0)
-
-Program = Generator[np.ndarray, np.ndarray, object]
 
 
 @dataclass(frozen=True)
@@ -81,21 +79,36 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A party's rows as they were read (NaN: missing), its columns, everybody's values of text columns, and the columns in which
+    somebody lacks values. Without columns, rows are numbers."""
+
+    x: np.ndarray
+    columns: Sequence[Column] = ()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Tuned:
-    """What `tune` found: the scale and its name, how many rows there are, labels of each class by fold."""
+    """What `tune` found: the scale and its name, how many rows there are, labels of each class by fold, and the values of text
+    columns that are features."""
 
     scale: Scale
     name: str
     rows: float
     counts: np.ndarray  # (5, C)
+    agreed: Mapping[str, tuple[str, ...]]
 
 
-def tune(X: np.ndarray, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Generator:
-    """Rows X (NaN: missing), the first len(y) of them labelled, and the fold of each label: the scale to compare rows on.
+def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Generator:
+    """The scale to compare rows on. The first len(y) rows are labelled; `fold` is the one that will not hear a label.
 
     `auto`: each column by its own deviation where fewer than three columns carry the variance (their units differ); else all by
     one, unless the nearest class mean finds more labels again on the other scale.
     """
+    agreed = yield from _agreed_values(table)
+    X = encode(table.x, table.columns, agreed, table.gaps) if table.columns else table.x
     there = np.isfinite(X)
     values = np.where(there, X, 0.0)
     labels = np.zeros((FOLDS - 1, C))
@@ -104,7 +117,7 @@ def tune(X: np.ndarray, y: np.ndarray, fold: np.ndarray, C: int, told: Told, sca
     # Bytes are no matter here: the sizes of raw features are unknown, so this sum is in the wide ring.
     total = yield Wide(np.concatenate([there.sum(0), values.sum(0), (values**2).sum(0), labels.ravel(), [len(X)]]))
     n, sums, squares = total[: 3 * d].reshape(3, d)
-    counts = total[3 * d : -1].reshape(FOLDS - 1, C)
+    by_fold = total[3 * d : -1].reshape(FOLDS - 1, C)
     mean = sums / np.maximum(n, 1.0)
     variance = np.maximum(squares / np.maximum(n, 1.0) - mean**2, 0.0)
     varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # less, float64 cannot tell from rounding
@@ -115,11 +128,21 @@ def tune(X: np.ndarray, y: np.ndarray, fold: np.ndarray, C: int, told: Told, sca
     )
     if scale == "auto":
         scale = "standard" if variance.sum() ** 2 < 3 * (variance**2).sum() else "one"
-        if scale == "one" and counts.sum(0).min() >= CELL and C > 1:
+        if scale == "one" and by_fold.sum(0).min() >= CELL and C > 1:
             scale = yield from _by_nearest_mean(X[: len(y)], y, C, told, scales)
     if scale == "none":
-        return Tuned(Scale(np.where(n > 0, mean, 0.0) * 0, np.ones(d), np.inf), scale, total[-1], counts)
-    return Tuned(scales[scale], scale, total[-1], counts)
+        return Tuned(replace(scales["one"], mean=np.zeros(d)), scale, total[-1], by_fold, agreed)
+    return Tuned(scales[scale], scale, total[-1], by_fold, agreed)
+
+
+def _agreed_values(table: Table) -> Generator:
+    """Of each text column the values that at least RARE rows have, over all parties; the others are pooled."""
+    if not any(table.values.values()):
+        return {}
+    own = counts(table.x, table.columns)
+    totals = yield np.array([own[name].get(value, 0) for name, values in table.values.items() for value in values], float)
+    found = iter(np.rint(totals).astype(int).tolist())
+    return pool_rare({name: {value: next(found) for value in values} for name, values in table.values.items()})
 
 
 def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Generator:
@@ -188,15 +211,15 @@ class Song:
     weights: dict[str, float]
     heads: dict[str, Head]  # what labels later rows, each tempered
     head_weights: dict[str, float]
-    home: np.ndarray
-    voices: dict[str, np.ndarray] = field(default_factory=dict)  # fold 0, for comparison
+    expected: dict[str, np.ndarray]  # what all parties know of hidden labels: see `_judged`
+    voices: dict[str, np.ndarray]  # fold 0, for comparison
 
 
 def sing(own: Singer) -> Generator:
     """Voices, weights and the mixture; then twice more with what the mixture says."""
     C = own.Z.shape[-1]
     graph, shares = yield from _graph_voice(own)
-    total = yield triangle(own.X.T @ own.X) / 1.0
+    total = yield triangle(own.X.T @ own.X)
     mean_square = symmetric(total, own.X.shape[1]) / own.tuned.rows
     voices: dict[str, np.ndarray] = dict(graph=graph)
     heads: dict[str, list[Head]] = {}
@@ -208,7 +231,6 @@ def sing(own: Singer) -> Generator:
     voices["own"] = alone if alone is not None else np.full((FOLDS, len(own.X), C), -np.log(C))
     for name in ("graph", "own"):
         voices[name] = yield from _at_best(own, voices[name])
-    home = np.zeros(C)
     for refit in range(REFITS + 1):
         weights, head_weights = yield from _weights(own, voices)
         mixture = sum(weights[name] * voice for name, voice in voices.items())
@@ -217,13 +239,51 @@ def sing(own: Singer) -> Generator:
         Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
         voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, np.log(np.maximum(Q, LEAST)), mean_square, shrink)
         voices["home"] = yield from _home_voice(own, softmax(mixture, -1))
-        home = voices["home"][0, 0]
         if own.smooth:
             voices["smooth"] = yield from _smooth_voice(own, Q)
     P = softmax(mixture, -1)
-    return Song(P[0], own.hidden(P), alone[0] if alone is not None else None, own.hidden(alone) if alone is not None else None,
-                weights, {name: kept[0] for name, kept in heads.items()}, head_weights, home,
+    hidden = own.hidden(P)
+    own_hidden = None if alone is None else own.hidden(alone)
+    expected = yield from _judged(own, P[0], hidden, own_hidden)
+    return Song(P[0], hidden, None if alone is None else alone[0], own_hidden, weights,
+                {name: kept[0] for name, kept in heads.items()}, head_weights, expected,
                 {name: voice[0] for name, voice in voices.items()})  # fmt: skip
+
+
+def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Generator:
+    """Over all parties: hidden labels (`n`), those found again together (`right`) and by each party alone (`alone`); by class
+    how many there are (`of`), are right (`hits`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
+    probability how many (`rows`), how many right (`good`) and how sure (`sure`)."""
+    C, at = hidden.shape[1], np.arange(len(own.y))
+    guess, sure = hidden.argmax(1), hidden.max(1)
+    right = own.told.unbiased((guess == own.y).astype(float), np.ones(len(at)))
+    by_own = np.zeros(len(at)) if alone is None else own.told.unbiased((alone.argmax(1) == own.y).astype(float), np.ones(len(at)))
+    bins = np.minimum((sure * BINS).astype(int), BINS - 1)
+
+    def count(where: np.ndarray, size: int, weights: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(where, weights, size).astype(np.float64)
+
+    parts = dict(
+        n=np.array([len(at), right.sum(), by_own.sum()]),
+        of=count(own.y, C), hits=count(own.y, C, right), guessed=count(guess, C), given=count(P.argmax(1), C),
+        rows=count(bins, BINS), good=count(bins, BINS, right), sure=count(bins, BINS, sure),
+    )  # fmt: skip
+    ends = np.cumsum([0, *map(len, parts.values())])
+    total = yield np.concatenate(list(parts.values()))
+    found = {name: total[a:b] for name, a, b in zip(parts, ends, ends[1:])}
+    n, right, alone = found.pop("n").tolist()
+    return dict(found, n=round(n), right=float(np.clip(right, 0, n)), alone=float(np.clip(alone, 0, n)))
+
+
+def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
+    """A party's own hidden labels: how many it has, how many the mixture and its own model find, how many only one of them. Where
+    its own model is clearly better (by more than two standard deviations of chance, and by three labels), it keeps that."""
+    mixed = found.hidden.argmax(1) == y
+    own = np.zeros(len(y), bool) if found.own_hidden is None else found.own_hidden.argmax(1) == y
+    more = int(own.sum()) - int(mixed.sum())
+    apart = int((own != mixed).sum())
+    return dict(n=len(y), right=int(mixed.sum()), own=int(own.sum()), apart=apart, has_own=found.own_hidden is not None,
+                own_kept=found.own_hidden is not None and more >= 3 and more > 2 * np.sqrt(apart))  # fmt: skip
 
 
 def _tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, temperatures: np.ndarray) -> np.ndarray:
@@ -300,78 +360,73 @@ def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.nda
 
 
 def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Generator:
-    """A head on all parties' labels: logistic regression between two classes, where labels are enough; else ridge regression.
+    """A head on all parties' labels: logistic regression between two classes, else ridge regression.
 
-    Sums of few labelled rows would give the rows away. So classes with fewer than CELL labels are left out (there is no head if
-    they have more than a few of the labels), and a head is only made where fewer numbers are opened than `OPENED` of what the labelled rows consist of; else there is no such voice.
+    Sums of few labelled rows would give the rows away. So there is no such voice where a class has fewer than CELL labels, or
+    where more numbers would be opened than `OPENED` of what the labelled rows consist of.
     """
     counts = own.tuned.counts.sum(0)
-    large = counts >= CELL
-    n, d = counts[large].sum(), own.X.shape[1] + 1
-    room, matrix = OPENED * n * (d - 1), d * (d + 1) // 2
-    X = np.concatenate([own.X[: len(own.y)], np.ones((len(own.y), 1))], 1)
-    yes = large[own.y] if len(own.y) else np.empty(0, bool)  # labels of the other classes take no part
-    Y = np.eye(len(large))[own.y]
-    Y = own.told.unbiased(Y, np.ones_like(Y)) * large
+    d, C = own.X.shape[1] + 1, len(counts)
+    room, matrix = OPENED * counts.sum() * (d - 1), d * (d + 1) // 2
     steps = min(STEPS, int((room - matrix) // d))
-    if counts[~large].sum() > FEW * counts.sum():
+    X = np.concatenate([own.X[: len(own.y)], np.ones((len(own.y), 1))], 1)
+    Y = np.eye(C)[own.y]
+    Y = own.told.unbiased(Y, np.ones_like(Y))
+    if C < 2 or counts.min() < CELL:
         return None
-    if large.sum() == 2 and steps >= STEPS // 2:
-        head, without = yield from _logistic(own, X, Y, yes, large, mean_square, steps)
-    elif large.sum() >= 2 and matrix + d * len(large) <= room and d <= WIDEST:
-        head, without = yield from _ridge(own, X, Y, yes)
+    if C == 2 and steps >= STEPS // 2:
+        head, without = yield from _logistic(own, X, Y[:, 1], mean_square, steps)
+    elif matrix + d * C <= room and d <= WIDEST:
+        head, without = yield from _ridge(own, X, Y)
     else:
         return None
     voice = np.repeat(head(own.X)[None], FOLDS, 0)
     voice[own.fold, np.arange(len(own.y))] = without
-    voice[..., ~large] = voice.min(-1, keepdims=True)
     losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
     t = TEMPERATURES[losses.argmin()]
     return log_softmax(t * voice, -1), [Head(t * head.W, t * head.b)]
 
 
-def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray, yes: np.ndarray) -> Generator:
+def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Generator:
     """Ridge regression, and each labelled row's scores by the regression without it, which is exact for ridge: with the row's
     leverage h they are (ŷ − h·y)/(1 − h)."""
     d = X.shape[1]
-    sums = yield np.concatenate([triangle(X[yes].T @ X[yes]), (X[yes].T @ Y[yes]).ravel()])
+    sums = yield np.concatenate([triangle(X.T @ X), (X.T @ Y).ravel()])
     gram, B = symmetric(sums[: d * (d + 1) // 2], d), sums[d * (d + 1) // 2 :].reshape(d, -1)
     heads = ridge_heads(gram, B, float(own.tuned.counts.sum()), PENALTIES)
     losses, without = [], []
     for head, leverage in heads:
-        h = (leverage(X) * yes)[:, None]
+        h = leverage(X)[:, None]
         without.append((head(X[:, :-1]) - h * Y) / (1 - h))
         losses.append(_tempered(without[-1][None], own.y, np.zeros(len(X), int), own.told, TEMPERATURES))
     best = int((yield np.concatenate(losses)).argmin()) // len(TEMPERATURES)
     return heads[best][0], without[best]
 
 
-def _logistic(own: Singer, X: np.ndarray, Y: np.ndarray, yes: np.ndarray, large: np.ndarray, mean_square: np.ndarray,
-              steps: int) -> Generator:  # fmt: skip
-    """Logistic regression with scikit-learn's default penalty, between the two classes that are `large`, by accelerated gradient
+def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray, steps: int) -> Generator:
+    """Logistic regression with scikit-learn's default penalty, between two classes (y: 1 for the second), by accelerated gradient
     steps; and each labelled row's score without it, by one Newton step from there (approximate leave-one-out).
 
     The covariance of all rows stands in for that of the labelled ones in the steps' sizes, so that no more is opened.
     """
-    first, second = np.flatnonzero(large)
     penalty = np.append(np.ones(X.shape[1] - 1), 1e-6)  # none on the intercept
-    bound = np.diag(penalty)
-    bound[:-1, :-1] += own.tuned.counts.sum() * mean_square / 3  # a logistic curve bends by at most ¼; a third leaves room
-    bound[-1, -1] += own.tuned.counts.sum() / 3
+    n = own.tuned.counts.sum()
+    bound = np.diag(np.append(np.zeros(X.shape[1] - 1), n / 3) + penalty)
+    bound[:-1, :-1] += n * mean_square / 3  # a logistic curve bends by at most ¼; a third leaves room
     inverse = np.linalg.inv(bound)
     w = before = np.zeros(X.shape[1])
     for i in range(steps):
         ahead = w + i / (i + 3) * (w - before)
-        gradient = yield X[yes].T @ (expit(X[yes] @ ahead) - Y[yes, second])
+        gradient = yield X.T @ (expit(X @ ahead) - y)
         w, before = ahead - inverse @ (gradient + penalty * ahead), w
     P = expit(X @ w)
-    curved = X[yes] * np.sqrt(P * (1 - P))[yes, None]
+    curved = X * np.sqrt(P * (1 - P))[:, None]
     H = symmetric((yield triangle(curved.T @ curved)), X.shape[1]) + np.diag(penalty)
-    h = np.einsum("md,de,me->m", X, np.linalg.inv(H), X) * yes
-    score = X @ w + h * (P - Y[:, second]) / np.maximum(1 - P * (1 - P) * h, 0.1)
-    W, b, without = np.zeros((X.shape[1] - 1, len(large))), np.zeros(len(large)), np.zeros((len(X), len(large)))
-    W[:, second], b[second], without[:, second] = w[:-1], w[-1], score
-    return Head(W, b), without
+    h = np.einsum("md,de,me->m", X, np.linalg.inv(H), X)
+    score = X @ w + h * (P - y) / np.maximum(1 - P * (1 - P) * h, 0.1)
+    W, b = np.zeros((len(w) - 1, 2)), np.zeros(2)
+    W[:, 1], b[1] = w[:-1], w[-1]
+    return Head(W, b), np.stack([np.zeros_like(score), score], 1)
 
 
 def _own_voice(own: Singer) -> np.ndarray | None:
@@ -403,8 +458,8 @@ def _smooth_voice(own: Singer, Q: np.ndarray) -> Generator:
 
 
 def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Generator:
-    """Weights of all voices, and of those that a later row can have (heads and home), from the hidden labels."""
-    later = [name for name in voices if name in ("lda", "pooled", "own", "home")]
+    """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels."""
+    later = [name for name in voices if name in ("lda", "pooled")]
     sets = [list(voices), later]
     hidden = [np.stack([own.hidden(voices[name]) for name in names]) for names in sets]
     medians = [np.array([MEDIANS[name] for name in names]) for names in sets]
@@ -416,7 +471,3 @@ def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Generator:
         theta = [newton_step(sums[a:b], t, median) for a, b, t, median in zip(ends, ends[1:], theta, medians)]
     weights = [dict(zip(names, np.exp(t).tolist())) for names, t in zip(sets, theta)]
     return weights[0], weights[1]
-
-
-def normalised(Z: np.ndarray) -> np.ndarray:
-    return log_softmax(Z - logsumexp(Z, -1, keepdims=True), -1)

@@ -35,7 +35,8 @@ from grapevine.crypto.session import TooFew, require_two
 from grapevine.crypto.spread import Columns, Sealed, Spread, place, require_count
 from grapevine.crypto.spread import protocol as spread_protocol
 
-CANDIDATES = (3, 5, 10, 20)  # neighbours, for `neighbours=0` (auto)
+CANDIDATES = (5, 10, 20)  # neighbours, for `neighbours=0` (auto)
+ALPHAS = (0.9, 0.97)  # for `alpha=0` (auto)
 TOLERANCE = 1e-8  # residual of the columns of S: rows far from labels have small scores, and confidences should hold to 1e-5
 REVEALS: dict[str, Any] = dict(
     first=lambda method: method.xclp.hamming.first,
@@ -71,7 +72,7 @@ class CrossClientPropagation(SubProtocol):
     hamming: SecureHamming = Mlwe()
     bits: int = param(4096, "L", "bits of a hash", least=1, most=2**15 - 1)
     neighbours: int = param(10, "k", "neighbours of a row; 0 tries several and takes the best", least=0)
-    alpha: float = param(0.99, "α", "how far labels spread", least=0, below=1)
+    alpha: float = param(0.99, "α", "how far labels spread; 0 tries several and takes the best", least=0, below=1)
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     reproducible: bool = param(False, "", "hyperplanes from the run's seed: they repeat, and are not secret")
     spread: Sealed | Columns = param(
@@ -82,11 +83,17 @@ class CrossClientPropagation(SubProtocol):
     def candidates(self) -> tuple[int, ...]:
         return (self.neighbours,) if self.neighbours else CANDIDATES
 
+    @property
+    def grid(self) -> tuple[tuple[int, float], ...]:
+        """Every (k, α) that labels are spread by."""
+        return tuple((k, alpha) for k in self.candidates for alpha in ((self.alpha,) if self.alpha else ALPHAS))
+
     # ------------------------------------------------------------ client
 
-    def share(self, client: Client, V: np.ndarray, Y: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
-        """Lines 2–5: hash the rows V, of which the first len(Y) are labelled, and send this client's part of SecureHamming; and
-        what the spread needs of the labels Y, rows of 0 and 1."""
+    def share(self, client: Client, V: np.ndarray, labelled: np.ndarray, Y: np.ndarray, group: Group,
+              preludes: Mapping[str, dict]) -> dict:  # fmt: skip
+        """Lines 2–5: hash the rows V and send this client's part of SecureHamming; and what the spread needs of Y, rows of 0
+        and 1 for those rows that are `labelled`, in their order."""
         require_count(client, group.counts, len(V))
         secret, info = session.hash_secret(client, self.reproducible)
         make = _public_planes if self.reproducible and client.common_seed else graph.hyperplanes
@@ -94,15 +101,15 @@ class CrossClientPropagation(SubProtocol):
         bits = graph.hash_bits(V, planes)  # line 4
         client.meter.add(2 * V.size * self.bits)
         first = self.hamming.begin(client, bits, group, preludes)  # line 5
-        spread = self.spread.begin(client, Y, self.alpha, group)
+        spread = self.spread.begin(client, Y, max(alpha for _, alpha in self.grid), group)
         # Within a client there is nothing to hide from itself: it sends its own block of H.
         own = graph.hamming(bits, bits).astype(np.uint16)
-        return dict(first=first, own=own, labelled=np.arange(len(V)) < len(Y), blank=~(V != 0).any(1), spread=spread)
+        return dict(first=first, own=own, labelled=labelled, blank=~(V != 0).any(1), spread=spread)
 
     def receive(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int,
                 counts: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
-        """Line 14: this client's own rows of Z, a block of columns for each candidate k. With `counts`, labels of each class in
-        all, a class's labels weigh 1 / their number: what the authors' code does with Y does the same to Z."""
+        """Line 14: this client's own rows of Z, a block of columns for each (k, α) of the grid. With `counts`, labels of each class
+        in all, a class's labels weigh 1 / their number: what the authors' code does with Y does the same to Z."""
         Z = self.spread.open(client, rows, parties, round, attempt)
         return Z if counts is None else Z / np.tile(np.maximum(counts, 1.0), Z.shape[1] // len(counts))
 
@@ -152,18 +159,18 @@ class CrossClientPropagation(SubProtocol):
 
     def _influence(self, W: Mapping[int, sparse.csr_array], group: Group,
                    labelled: Mapping[str, np.ndarray]) -> dict[str, dict[int, np.ndarray]]:  # fmt: skip
-        """The columns of S = (I − αW)⁻¹ at each party's labelled rows, by candidate k. The inverse is never formed."""
+        """The columns of S = (I − αW)⁻¹ at each party's labelled rows, by place in the grid. The inverse is never formed."""
         rows = place(labelled, group)
         wanted = [rows[name][labelled[name]] for name in labelled]
         every = np.concatenate(wanted)
         if not len(every):
             raise TooFew("no party has a labelled row: label a few rows somewhere, then run again.")
         S = {}
-        for k, graph_k in W.items():
-            S[k] = np.empty((graph_k.shape[0], len(every)), np.float32)
+        for i, (k, alpha) in enumerate(self.grid):
+            S[i] = np.empty((W[k].shape[0], len(every)), np.float32)
             at = 0
-            for ids, piece in graph.influence_columns(graph_k, every, self.alpha, TOLERANCE):
-                S[k][:, at : at + len(ids)] = piece
+            for ids, piece in graph.influence_columns(W[k], every, alpha, TOLERANCE):
+                S[i][:, at : at + len(ids)] = piece
                 at += len(ids)
         ends = np.cumsum([len(columns) for columns in wanted])
-        return {name: {k: S[k][:, end - len(own) : end] for k in S} for name, own, end in zip(labelled, wanted, ends)}
+        return {name: {i: S[i][:, end - len(own) : end] for i in S} for name, own, end in zip(labelled, wanted, ends)}
