@@ -20,12 +20,16 @@ from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
 from grapevine.jobs.disclosure import plan
+from grapevine.jobs.expected import by_class, expected_accuracy
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
+from grapevine.jobs.heads import Heads, heads_of
+from grapevine.jobs.label_party import order, party_labels, without_labels
 from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
 from grapevine.jobs.reading import Party, read
 from grapevine.jobs.settings import LabelSettings
-from grapevine.methods.label import BINS, Label
+from grapevine.methods.chorus import DEFAULT, Chorus
+from grapevine.methods.label import Label
 from grapevine.methods.xclp import CrossClientPropagation
 
 
@@ -47,14 +51,28 @@ def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None 
     return result
 
 
-def make_method(s: LabelSettings) -> Label:
-    """What all parties agree on, as a method. 0 neighbours: several are tried."""
-    k = 0 if s.neighbours == "auto" else int(s.neighbours)
-    xclp = CrossClientPropagation(protocol(s.secure), s.bits, k, s.alpha, s.preset, s.seed is not None, spread.protocol(s.spread))
-    return Label(xclp, s.scale, s.impute, s.groups)
+def make_method(s: LabelSettings) -> Label | Chorus:
+    """What all parties agree on, as a method; what was not said is as the method has it."""
+    chorus = s.method == "chorus"
+    usual = DEFAULT if chorus else CrossClientPropagation()
+    k = {None: usual.neighbours, "auto": 0}.get(s.neighbours, s.neighbours)
+    alpha = {None: usual.alpha, "auto": 0.0}.get(s.alpha, s.alpha)
+    way = "plain" if s.secure == "plain" and s.spread == "private" else s.spread
+    xclp = CrossClientPropagation(protocol(s.secure), s.bits or usual.bits, k, alpha, "code" if chorus else s.preset,
+                                  s.seed is not None, spread.protocol(way))  # fmt: skip
+    if chorus:
+        nodes = {None: 0, "auto": 0, "all": -1}.get(s.landmarks, s.landmarks)
+        return Chorus(xclp, scale=s.scale, impute=s.impute, landmarks=nodes, smooth=s.smooth, epsilon=s.dp_labels or 0.0,
+                      groups=s.groups)  # fmt: skip
+    if s.landmarks not in (None, "all") or s.smooth or s.dp_labels:
+        said = "landmarks" if s.landmarks not in (None, "all") else "smooth" if s.smooth else "dp-labels"
+        raise Mistake(f"{said} is for method chorus, and the method is xclp: leave it out, or take chorus.")
+    if s.scale == "one":
+        raise Mistake("scale is one, which is for method chorus: take standard or none, or method chorus.")
+    return Label(xclp, "standard" if s.scale == "auto" else s.scale, s.impute, s.groups)
 
 
-def check(parties: Sequence[Party], method: Label) -> list[str]:
+def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
     if len(parties) < 2:
         many = f"{len(parties)} {'party was' if len(parties) == 1 else 'parties were'} given"
@@ -98,20 +116,41 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     others, more = baselines.compared(ran, method, s.workers) if s.baselines and not lost else ({}, [])
     messages = ran.messages + more
     seconds = ran.seconds
-    classes = sort_names({name for group in groups for name in group["classes"].values()})
+    heard = [list(ran.clients[group["got_labels"][0]].memory["classes"].values()) for group in groups]
+    classes = sort_names({name for names in heard for name in names})
     found = [
-        party_labels(
-            party, ran.clients[party.name], method, s.abstain, ran.disclosure[party.name], classes, others.get(party.name)
-        )
-        if party.name in got
+        party_labels(party, ran.clients[party.name], method, s.abstain, s.target, ran.disclosure[party.name], classes,
+                     others.get(party.name)) if party.name in got
         else without_labels(party, classes, ran.disclosure[party.name])
         for party in parties
-    ]
+    ]  # fmt: skip
+    recall = by_class(groups, heard)
+    notes += _unreached(found, lost) + _never(recall, classes)
     return LabelResult(
-        found, tuple(classes), expected_accuracy(groups), groups[0]["neighbours"], lost, notes + _unreached(found, lost), seconds,
-        messages=_in_order(messages, ran.disclosure), settings=s, graph=_graph(groups[0], ran.clients, parties),
-        **sent(messages),
+        found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
+        settings=s, about=_about(groups[0], ran.clients, method), recall=recall, heads=_heads(ran.clients, groups, parties),
+        graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
+
+
+def _about(group: dict, clients: dict[str, Client], method: Label | Chorus) -> dict[str, Any]:
+    """What the job chose by hidden labels."""
+    if isinstance(method, Label):
+        return dict(bits=method.xclp.bits, neighbours=group["neighbours"], alpha=group["alpha"])
+    result = clients[group["got_labels"][0]].memory["result"]
+    return dict(bits=method.xclp.bits, scale=result["scale"], weights=result["weights"], nodes=sum(group["nodes"].values()))
+
+
+def _heads(clients: dict[str, Client], groups: Sequence[dict], parties: Sequence[Party]) -> Heads | None:
+    """What labels later rows: all parties of a job have the same. Groups have each their own, so there is none for all."""
+    first = clients[groups[0]["got_labels"][0]]
+    return heads_of(first, next(p for p in parties if p.name == first.name)) if len(groups) == 1 else None
+
+
+def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:
+    """Classes that no row gets."""
+    never = [name for name in classes if name in recall and not round(recall[name]["given"])]
+    return [f"no row gets the class '{name}': it has too few labels to be found." for name in never]
 
 
 def _unreached(found: Sequence[PartyLabels], lost: Sequence[str]) -> list[str]:
@@ -136,84 +175,18 @@ def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[d
     return sorted(messages, key=lambda m: ("gaussian." in m["step"], place.get(m["step"], len(steps)), m["direction"]))
 
 
-# ---------------------------------------------------------------- a party's result
-
-
-def without_labels(party: Party, classes: Sequence[str], disclosure: list[dict]) -> PartyLabels:
-    """A party that was lost on the way keeps what it had."""
-    n, known = len(party.labels), np.array([label is not None for label in party.labels])
-    return PartyLabels(party.name, party.ids, list(party.labels), known.astype(float), np.zeros((n, len(classes))), party.labels,
-                       [None] * n, ~known, disclosure=disclosure)  # fmt: skip
-
-
-def party_labels(party: Party, client: Client, method: Label, abstain: float, disclosure: list[dict],
-                 classes: Sequence[str] | None = None, others: dict[str, list] | None = None) -> PartyLabels:  # fmt: skip
-    """A party's result in the order of its rows. A labelled row keeps its label; the others get the propagated one or none.
-
-    `classes` are the columns of `proba`, by default those that this party heard of; `others` are baselines, labelled rows first.
-    """
-    known = np.array([label is not None for label in party.labels])
-    result, names = client.memory["result"], [*client.memory["classes"].values()]
-    classes = sort_names(names) if classes is None else list(classes)
-    back = np.argsort(_order(client))
-    found, confidence, proba = (result[key][back] for key in ("label", "confidence", "proba"))
-    proposed = [None if c < 0 else names[c] for c in found]
-    abstained = ~known & ((found < 0) | (confidence < abstain))
-    labels = [g if g is not None else None if a else p for g, a, p in zip(party.labels, abstained, proposed)]
-    columns = np.zeros((len(labels), len(classes)))
-    columns[:, [classes.index(name) for name in names]] = proba
-    alone, _ = method.alone(client, result["candidate"])
-    by: dict[str, list] = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
-    by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
-    by |= {"model": party.model} if party.model else {}
-    return PartyLabels(
-        party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
-        int(result["blank"].sum()), others=by, disclosure=disclosure, **_measured(party, labels, by),
-    )  # fmt: skip
-
-
-def _order(client: Client) -> np.ndarray:
-    """Which rows a client's results are of, one after the other: the labelled ones come first."""
-    return np.concatenate([client.data.labelled.index.numpy(), client.data.unlabelled.index.numpy()])
-
-
-def _measured(party: Party, labels: Sequence[str | None], others: dict[str, list]) -> dict[str, Any]:
-    """What the truth says of rows that had no label, got one, and whose truth is known."""
-    truth = party.truth or [None] * len(labels)
-    rows = [i for i, (given, new, true) in enumerate(zip(party.labels, labels, truth))
-            if given is None and new is not None and true is not None]  # fmt: skip
-
-    def share(values: Sequence[str | None]) -> float | None:
-        return sum(values[i] == truth[i] for i in rows) / len(rows) if rows else None
-
-    by_class: dict[str, tuple[int, int]] = {}
-    for i in rows:
-        n, right = by_class.get(str(truth[i]), (0, 0))
-        by_class[str(truth[i])] = n + 1, right + (labels[i] == truth[i])
-    return dict(accuracy=share(labels), measured=len(rows), recalled=by_class,
-                other_accuracy={name: share(values) for name, values in others.items()})  # fmt: skip
-
-
-def expected_accuracy(groups: Sequence[dict]) -> dict[str, Any] | None:
-    """The estimate from hidden labels, over all groups."""
-    known = [group["expected"] for group in groups if "expected" in group]
-    n = sum(e["n"] for e in known)
-    if not n:
-        return None
-    rows, hits = sum(e["rows"] for e in known), sum(e["hits"] for e in known)
-    table = [dict({"from": i / BINS, "to": (i + 1) / BINS}, n=int(rows[i]), right=int(hits[i])) for i in range(BINS)]
-    right, alone = sum(e["right"] for e in known), sum(e["alone"] for e in known)
-    # Wilson's interval: honest also for few hidden labels and for shares near 0 or 1.
-    z, p = 1.96, right / n
-    middle, half = (p + z * z / (2 * n)) / (1 + z * z / n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return dict(accuracy=p, low=float(middle - half), high=float(middle + half), alone=alone / n, n=n, calibration=table)
-
-
 def _graph(group: dict, clients: dict[str, Client], parties: Sequence[Party]) -> dict[str, np.ndarray]:
-    """The server's layout of a sample of its graph, with the owners put back: number of the party, number of its row."""
+    """The server's layout of a sample of its graph, with the owners put back: number of the party, number of its row. Centres
+    are no rows, and are left out."""
     place = {party.name: i for i, party in enumerate(parties)}
-    names = list(group["rows"])
-    owner = np.repeat([place[name] for name in names], list(group["rows"].values()))
+    sizes = group["rows" if "rows" in group else "nodes"]
+    owner = np.repeat([place[name] for name in sizes], list(sizes.values()))
+    rows = np.concatenate([_rows_of_nodes(clients[name]) if name in clients else np.full(n, -1) for name, n in sizes.items()])
     sample = group["layout"]["rows"]
-    rows = np.concatenate([_order(clients[name]) for name in names])
-    return dict(party=owner[sample], row=rows[sample], coordinates=group["layout"]["coordinates"])
+    real = rows[sample] >= 0
+    return dict(party=owner[sample][real], row=rows[sample][real], coordinates=group["layout"]["coordinates"][real])
+
+
+def _rows_of_nodes(client: Client) -> np.ndarray:
+    own, places = order(client), client.memory["result"].get("places") if "result" in client.memory else None
+    return own if places is None else np.where(places < 0, -1, own[places])

@@ -13,7 +13,9 @@ from grapevine.core.version import __version__
 from grapevine.core.words import percent, short_table
 from grapevine.data.tables import write_csv
 from grapevine.graph import layout
+from grapevine.jobs.expected import sensitivity
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
+from grapevine.jobs.heads import HEADS, Heads
 from grapevine.jobs.settings import LabelSettings
 from grapevine.run.folder import peak_memory_mb
 
@@ -43,6 +45,8 @@ class PartyLabels:
     other_accuracy: dict[str, float | None] = field(default_factory=dict)
     recalled: dict[str, tuple[int, int]] = field(default_factory=dict)  # by true class: rows measured, labelled right
     disclosure: list[dict] = field(default_factory=list)
+    least: float = 0.0  # the probability below which a row abstains
+    verdict: dict[str, Any] | None = None  # of chorus: its own hidden labels, found together and by its own model
 
     @property
     def known(self) -> np.ndarray:
@@ -70,7 +74,6 @@ class LabelResult(Parties[PartyLabels]):
     parties: list[PartyLabels]
     classes: tuple
     expected: dict[str, Any] | None
-    neighbours: int
     lost: list[str]
     warnings: list[str]
     seconds: float
@@ -78,6 +81,9 @@ class LabelResult(Parties[PartyLabels]):
     bytes_down: int
     messages: list[dict]
     settings: LabelSettings
+    about: dict[str, Any] = field(default_factory=dict)  # what was chosen by hidden labels
+    recall: dict[str, dict[str, float]] = field(default_factory=dict)  # of chorus: hidden labels by class
+    heads: Heads | None = None  # of chorus: what labels later rows
     graph: dict[str, np.ndarray] | None = None
 
     @property
@@ -123,6 +129,8 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
 def write(folder: str | Path, result: LabelResult, command: str = "", page: Page | None = None) -> None:
     """A folder per party with labels.csv, review.csv and disclosure.jsonl; result.json, messages.jsonl and the page beside."""
     write_folder(folder, summary_json(result, command), result, write_party, page)
+    if result.heads is not None:
+        result.heads.save(Path(folder) / HEADS)
 
 
 def write_party(folder: Path, party: PartyLabels) -> None:
@@ -144,14 +152,13 @@ def write_party(folder: Path, party: PartyLabels) -> None:
 def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
     """result.json: the numbers, and what the report draws."""
     s, classes = result.settings, [str(name) for name in result.classes]
-    k = f"auto: {result.neighbours}" if s.neighbours == "auto" else result.neighbours
     secret = "secret and differ from run to run" if s.seed is None else "reproducible, not secret"
     per_client = [_numbers(p) for p in result]
     return dict(
-        job="label", method="xclp", settings=dict(s.agreed(), neighbours=k), data=dict(classes=classes), classes=classes,
+        job="label", method=s.method, settings=s.agreed(), chosen=result.about, data=dict(classes=classes), classes=classes,
         seed=s.seed, rounds=1, accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy,
         alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy, expected=result.expected,
-        neighbours=result.neighbours, per_client=per_client,
+        recall=result.recall, two=sensitivity(result.recall), per_client=per_client,
         parties=[dict(line, name=p.name, rows=len(p.ids), **_drawn(p, classes)) for p, line in zip(result, per_client)],
         lost=result.lost, warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down,
         bytes_by_step=_steps(result), protocol=s.secure, seed_note=f"Hyperplanes are {secret}.", graph=_picture(result),
@@ -162,7 +169,7 @@ def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
 def _numbers(p: PartyLabels) -> dict[str, Any]:
     c = p.counts
     return dict(id=p.name, n=c["rows"], labelled=c["given"], abstained=c["abstained"], blank=p.blank, accuracy=p.accuracy,
-                alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy)  # fmt: skip
+                alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy, least=p.least, verdict=p.verdict)  # fmt: skip
 
 
 def _drawn(p: PartyLabels, classes: Sequence[str]) -> dict[str, Any]:

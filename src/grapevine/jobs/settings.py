@@ -94,19 +94,31 @@ class LabelSettings(Settings):
     )
     decimal: str = own("auto", "Decimal mark of the files: point, comma or auto.", choices=("auto", "point", "comma"))
     truth: Any = own(None, "True labels, for measuring only.", metavar="COL", objects=True)
-    scale: str = param("standard", "", "Features by securely summed moments, or as they are.", choices=("standard", "none"))
+    method: str = param("chorus", "", "chorus, or xclp: the paper's job.", choices=("chorus", "xclp"))
+    scale: str = param("auto", "", "Each feature by its own deviation (standard), all by one (one), not centred (none), or auto.",
+                       choices=("auto", "standard", "one", "none"))  # fmt: skip
     impute: bool = param(False, "", "Missing numbers become the secure mean, with a column that says where.")
     embed: str | None = param(None, "", "Features of images, or of a finished train run.", metavar="efficientnet-lite0|RUN")
     secure: str = param("mlwe", "", "mlwe, psm, paillier, ot or plain (no protection).", metavar="PROTOCOL",
                         choices=("mlwe", "psm", "paillier", "ot", "plain"))  # fmt: skip
-    bits: int = param(4096, "L", "Bits of a hash.", least=1, most=2**15 - 1)
-    neighbours: int | str = param(10, "k", "Neighbours of a row; auto tries several.", least=1, words=("auto",), metavar="K|auto")
-    alpha: float = param(0.99, "α", "How far labels spread, below 1.", least=0, below=1)
+    landmarks: int | str | None = param(None, "", "Nodes of a party in the graph beside its labelled rows: all rows, so many "
+                                        "centres of them, or its share of 5,000 [auto; xclp: all].", least=1,
+                                        words=("auto", "all"), metavar="auto|all|N", kind=int)  # fmt: skip
+    bits: int | None = param(None, "L", "Bits of a hash [1024; xclp: 4096].", least=1, most=2**15 - 1, kind=int)
+    neighbours: int | str | None = param(None, "k", "Neighbours of a row; auto tries several [auto; xclp: 10].", least=1,
+                                         words=("auto",), metavar="K|auto", kind=int)  # fmt: skip
+    alpha: float | str | None = param(None, "α", "How far labels spread, below 1; auto tries several [auto; xclp: 0.99].",
+                                      above=0, below=1, words=("auto",), metavar="ALPHA|auto", kind=float)  # fmt: skip
+    smooth: bool = param(False, "", "Chorus: one more voice, a row's neighbours in the graph.")
     spread: str = param("private", "", "How labels reach rows: private, or paper (parties can read each other's labels).",
                         choices=("private", "paper"))  # fmt: skip
-    abstain: float = own(0.0, "Below this confidence a row gets no label.", least=0, most=1, metavar="CONFIDENCE")
+    abstain: float = own(0.0, "Below this probability (xclp: confidence) a row gets no label.", least=0, most=1, metavar="P")
+    target: float | None = own(None, "Abstain so that labels given are expected to be right this often.", above=0, below=1,
+                               metavar="SHARE", kind=float)  # fmt: skip
+    dp_labels: float | None = param(None, "ε", "Labels leave a party by randomised response with this ε.", above=0,
+                                    metavar="EPSILON", kind=float)  # fmt: skip
     groups: int = param(1, "", "Label in N separate groups of parties: cheaper, less exact.", least=1, metavar="N")
-    preset: str = param("code", "", "As the authors' code, or as the paper.", choices=("code", "paper"))
+    preset: str = param("code", "", "xclp: as the authors' code, or as the paper.", choices=("code", "paper"))
     baselines: bool = own(False, "Also label by Gaussian heads and by the nearest own labelled row, to compare.")
     seed: int | None = same(RunSettings, "seed", default=None, kind=int, text="Repeats exactly; hyperplanes are then not secret.")
     workers: int = same(RunSettings, "workers", text="Parties computed side by side; never changes the result.")
@@ -133,7 +145,8 @@ class CleanSettings(Settings):
     epochs: int | None = param(
         None, "", "Passes over the server's rows [30; more for few rows: 1000 steps].", kind=int, least=1, metavar="N"
     )
-    scale: str = same(LabelSettings, "scale", text="Features by the server's means and deviations, or as they are.")
+    scale: str = param("standard", "", "Features by the server's means and deviations, or as they are.",
+                       choices=("standard", "none"))  # fmt: skip
     impute: bool = same(LabelSettings, "impute", text="Missing numbers become the server's mean, with a column that says where.")
     embed: str | None = same(LabelSettings, "embed")
     counts: bool = param(False, "", "Parties tell the server how many rows they kept, mended and set aside.")

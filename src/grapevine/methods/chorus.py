@@ -251,6 +251,7 @@ class Chorus(Method):
         client.memory["result"] = dict(
             label=P.argmax(1), confidence=P.max(1), proba=P, blank=np.zeros(len(P), bool), alone=alone, verdict=keep,
             expected=found.expected, weights=found.weights, heads=heads, scale=client.memory["tuned"]["name"],
+            places=self._places(client),
         )  # fmt: skip
         session.forget(client)
         for name in (
@@ -268,6 +269,11 @@ class Chorus(Method):
         ):
             client.memory.pop(name, None)
         return dict(summary=found.expected)
+
+    def _places(self, client: Client) -> np.ndarray:
+        """Which row each node is, in the order in which nodes stand in the graph; −1 for a centre."""
+        order = client.memory["order"]
+        return order if not len(client.memory["centres"]) else np.where(order < len(client.memory["told"]["y"]), order, -1)
 
     # ------------------------------------------------------------ server
 

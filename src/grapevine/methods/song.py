@@ -252,8 +252,8 @@ def sing(own: Singer) -> Generator:
 
 def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Generator:
     """Over all parties: hidden labels (`n`), those found again together (`right`) and by each party alone (`alone`); by class
-    how many there are (`of`), are right (`hits`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
-    probability how many (`rows`), how many right (`good`) and how sure (`sure`)."""
+    how many there are (`of`), are right (`found`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
+    probability how many (`rows`), how many right (`hits`) and how sure (`sure`)."""
     C, at = hidden.shape[1], np.arange(len(own.y))
     guess, sure = hidden.argmax(1), hidden.max(1)
     right = own.told.unbiased((guess == own.y).astype(float), np.ones(len(at)))
@@ -265,8 +265,8 @@ def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | 
 
     parts = dict(
         n=np.array([len(at), right.sum(), by_own.sum()]),
-        of=count(own.y, C), hits=count(own.y, C, right), guessed=count(guess, C), given=count(P.argmax(1), C),
-        rows=count(bins, BINS), good=count(bins, BINS, right), sure=count(bins, BINS, sure),
+        of=count(own.y, C), found=count(own.y, C, right), guessed=count(guess, C), given=count(P.argmax(1), C),
+        rows=count(bins, BINS), hits=count(bins, BINS, right), sure=count(bins, BINS, sure),
     )  # fmt: skip
     ends = np.cumsum([0, *map(len, parts.values())])
     total = yield np.concatenate(list(parts.values()))

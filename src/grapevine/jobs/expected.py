@@ -1,0 +1,64 @@
+"""How good labels are expected to be, from known labels that were hidden: accuracy, calibration, and recall by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share: honest also for few labels and for shares near 0 or 1."""
+    p = right / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return float(middle - half), float(middle + half)
+
+
+def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The estimate over all groups of parties, each with the counts that its method summed."""
+    known = [group["expected"] for group in groups if group.get("expected")]
+    n = sum(e["n"] for e in known)
+    if not n:
+        return None
+    total = {name: sum(np.asarray(e[name], float) for e in known) for name in ("right", "alone", "rows", "hits")}
+    rows, hits = total["rows"], total["hits"]
+    table = [dict({"from": i / len(rows), "to": (i + 1) / len(rows)}, n=int(round(rows[i])), right=float(hits[i]))
+             for i in range(len(rows))]  # fmt: skip
+    low, high = wilson(float(total["right"]), n)
+    out = dict(
+        accuracy=float(total["right"] / n), low=low, high=high, alone=float(total["alone"] / n), n=int(n), calibration=table
+    )
+    if all("sure" in e for e in known):
+        sure = sum(np.asarray(e["sure"], float) for e in known)
+        there = rows > 0
+        out["calibration_error"] = float(np.abs(hits - sure)[there].sum() / rows.sum())
+        for row, s in zip(table, sure):
+            row["sure"] = float(s)
+    return out
+
+
+def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
+    """For each class, by name: hidden labels, those found again, times that it was guessed of hidden ones, rows that get it."""
+    out: dict[str, dict[str, float]] = {}
+    for group, names in zip(groups, classes):
+        e = group.get("expected") or {}
+        for i, name in enumerate(names if "of" in e else ()):
+            line = out.setdefault(name, dict(n=0.0, found=0.0, guessed=0.0, given=0.0))
+            for key, source in (("n", "of"), ("found", "found"), ("guessed", "guessed"), ("given", "given")):
+                line[key] += float(e[source][i])
+    for line in out.values():
+        line["recall"] = line["found"] / line["n"] if line["n"] else None  # type: ignore[assignment]
+    return out
+
+
+def sensitivity(classes: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | None:
+    """Of two classes, the second in their order being the positive one: sensitivity and specificity with their intervals."""
+    if len(classes) != 2:
+        return None
+    (negative, no), (positive, yes) = classes.items()
+    if not (yes["n"] and no["n"]):
+        return None
+    return dict(positive=positive, sensitivity=yes["found"] / yes["n"], sensitivity_interval=wilson(yes["found"], yes["n"]),
+                specificity=no["found"] / no["n"], specificity_interval=wilson(no["found"], no["n"]))  # fmt: skip

@@ -1,0 +1,101 @@
+"""What one party ends a label job with: a label or none for each of its rows, from what the method left in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from grapevine.core import Client
+from grapevine.core.words import percent
+from grapevine.data.tables import sort_names
+from grapevine.jobs.label_result import PartyLabels
+from grapevine.jobs.reading import Party
+from grapevine.methods.chorus import Chorus
+from grapevine.methods.label import Label
+
+
+def without_labels(party: Party, classes: Sequence[str], disclosure: list[dict]) -> PartyLabels:
+    """A party that was lost on the way keeps what it had."""
+    n, known = len(party.labels), np.array([label is not None for label in party.labels])
+    return PartyLabels(party.name, party.ids, list(party.labels), known.astype(float), np.zeros((n, len(classes))), party.labels,
+                       [None] * n, ~known, disclosure=disclosure)  # fmt: skip
+
+
+def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: float, target: float | None,
+                 disclosure: list[dict], classes: Sequence[str] | None = None,
+                 others: dict[str, list] | None = None) -> PartyLabels:  # fmt: skip
+    """A party's result in the order of its rows. A labelled row keeps its label; the others get the one that was found, or none.
+
+    `classes` are the columns of `proba`, by default those that this party heard of; `others` are baselines, labelled rows first.
+    """
+    known = np.array([label is not None for label in party.labels])
+    result, names = client.memory["result"], [*client.memory["classes"].values()]
+    classes = sort_names(names) if classes is None else list(classes)
+    back = np.argsort(order(client))
+    found, confidence, proba = (result[key][back] for key in ("label", "confidence", "proba"))
+    proposed = [None if c < 0 else names[c] for c in found]
+    least = abstain if target is None else max(abstain, threshold(confidence[~known], target))
+    abstained = ~known & ((found < 0) | (confidence < least))
+    labels = [g if g is not None else None if a else p for g, a, p in zip(party.labels, abstained, proposed)]
+    columns = np.zeros((len(labels), len(classes)))
+    columns[:, [classes.index(name) for name in names]] = proba
+    alone = result["alone"] if isinstance(method, Chorus) else method.alone(client, result["candidate"])[0]
+    by: dict[str, list] = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
+    by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
+    by |= {"model": party.model} if party.model else {}
+    return PartyLabels(
+        party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
+        int(result["blank"].sum()), others=by, disclosure=disclosure, least=float(least), verdict=result.get("verdict"),
+        **_measured(party, labels, by),
+    )  # fmt: skip
+
+
+def order(client: Client) -> np.ndarray:
+    """Which rows a client's results are of, one after the other: the labelled ones come first."""
+    return np.concatenate([client.data.labelled.index.numpy(), client.data.unlabelled.index.numpy()])
+
+
+def threshold(probability: np.ndarray, target: float) -> float:
+    """The least probability that a label needs, so that those given are right as often as asked on average: the largest set of
+    the surest rows whose mean probability is `target`. Above 1 where no row is sure enough."""
+    sure = np.sort(probability)[::-1]
+    enough = np.flatnonzero(np.cumsum(sure) >= target * np.arange(1, len(sure) + 1) - 1e-12)
+    return float(sure[enough[-1]]) if len(enough) else np.nextafter(1.0, 2.0)
+
+
+def _measured(party: Party, labels: Sequence[str | None], others: dict[str, list]) -> dict[str, Any]:
+    """What the truth says of rows that had no label, got one, and whose truth is known."""
+    truth = party.truth or [None] * len(labels)
+    rows = [i for i, (given, new, true) in enumerate(zip(party.labels, labels, truth))
+            if given is None and new is not None and true is not None]  # fmt: skip
+
+    def share(values: Sequence[str | None]) -> float | None:
+        return sum(values[i] == truth[i] for i in rows) / len(rows) if rows else None
+
+    by_class: dict[str, tuple[int, int]] = {}
+    for i in rows:
+        n, right = by_class.get(str(truth[i]), (0, 0))
+        by_class[str(truth[i])] = n + 1, right + (labels[i] == truth[i])
+    return dict(accuracy=share(labels), measured=len(rows), recalled=by_class,
+                other_accuracy={name: share(values) for name, values in others.items()})  # fmt: skip
+
+
+def verdict_words(p: PartyLabels) -> str:
+    """Whether a party does better together than with its own model, in a sentence; by its own hidden labels alone."""
+    v = p.verdict
+    if v is None or not v["n"]:
+        return f"{p.name} has no labels of its own, so its labels cannot be judged there: go by the accuracy of all parties."
+    together = f"{v['right']} of {v['n']} hidden labels found ({percent(v['right'] / v['n'])})"
+    if not v["has_own"]:
+        return f"{p.name}: {together}; its labels are of one class, so it has no model of its own to compare with."
+    both = f"{p.name}: {together} together, {v['own']} by its own model"
+    if v["own_kept"]:
+        return f"{both}: its own model is clearly better, and {p.name} keeps that one's labels."
+    more = v["right"] - v["own"]
+    if more >= 3 and more > 2 * v["apart"] ** 0.5:
+        return f"{both}: together is better."
+    if v["n"] < 10:
+        return f"{both}: too few labels to say which is better."
+    return f"{both}: not different beyond chance."
