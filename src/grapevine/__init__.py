@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grapevine.data import Split
     from grapevine.jobs.clean_result import CleanResult
     from grapevine.jobs.compare import Comparison
+    from grapevine.jobs.heads import Heads
     from grapevine.jobs.label_result import LabelResult
     from grapevine.run.driver import Run
     from grapevine.run.model import Model
@@ -154,11 +155,12 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
     return job.compare(methods, s, out, resume, progress, command, job.Pages(write_comparison, write_run))
 
 
-def load(folder: str, method: str | None = None) -> Model:
-    """The trained model of a finished run: `gv.load("runs/a").predict(X)`. A method of your own: method="file.py:Class"."""
-    from grapevine.run.model import Model
+def load(folder: str, method: str | None = None) -> Model | Heads:
+    """The trained model of a finished run, or the heads of a label job: `gv.load("runs/a").predict(X)`. A method of your own:
+    method="file.py:Class"."""
+    from grapevine.jobs import predict
 
-    return Model.load(folder, method)
+    return predict.load(folder, method)
 
 
 def __getattr__(name: str) -> Any:

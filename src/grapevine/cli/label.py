@@ -20,7 +20,7 @@ from grapevine.jobs.settings import LabelSettings
 @click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
 @new_flag
 def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: Any) -> None:
-    """Labels for every party's own rows, in one shot, nobody's rows moved (XCLP).
+    """Labels and probabilities for every party's own rows, in one job; nobody's rows move.
 
     Each PARTY is a CSV, Parquet or NPZ file, or with --embed a folder of images. Here all parties are on this machine, and the
     cryptography is really run; between machines it is the same job: `grapevine host` and `grapevine join`.
@@ -72,6 +72,6 @@ def demo(out: str | None, parties: int | None) -> None:
     rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
     click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
     with stopped("nothing was written"), StepBar("label") as bar:
-        result = gv.label([(p.x, p.labels) for p in read], names=[p.name for p in read], truth=[p.truth for p in read], bits=1024,
-                          neighbours="auto", baselines=True, out=folder, progress=bar, command=command_line())  # fmt: skip
+        result = gv.label([(p.x, p.labels) for p in read], names=[p.name for p in read], truth=[p.truth for p in read],
+                          out=folder, progress=bar, command=command_line())  # fmt: skip
     show_labels(result, folder)

@@ -251,6 +251,7 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
     """What the party is asked to agree to, and what will leave its machine."""
     from grapevine.cli.terminal import show_plan, show_table
     from grapevine.jobs.disclosure import plan
+    from grapevine.methods.chorus import Chorus
     from grapevine.methods.label import Label
     from grapevine.parties.rows import client_data
 
@@ -262,7 +263,7 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
     if agreed.seed is not None:
         click.echo("Note: this run is reproducible, so its hyperplanes are not secret.")
     method = agreed.made
-    if isinstance(method, Label):
+    if isinstance(method, (Label, Chorus)):
         # The others' sizes are not known here: as if they were of this party's.
         made = plan([rows, *(replace(rows, name=name) for name in others)], method)
         note = "bytes and minutes are as if the other parties had as many rows as you."

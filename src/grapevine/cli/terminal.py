@@ -129,30 +129,49 @@ OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row
 
 
 def show_labels(result: Any, folder: Path) -> None:
-    """The end of a label job."""
+    """The end of a label job: in words first, then party by party."""
     s, measured = result.settings, result.accuracy is not None
-    others = list(result.other_accuracy) if measured else []
-    auto = " (auto)" if s.neighbours == "auto" else ""
-    rows = [[p.name, *p.counts.values(), *([percent(p.accuracy)] if measured else []),
-             *(percent(p.other_accuracy.get(name)) for name in others)] for p in result]  # fmt: skip
-    show_grid(f"Labels by {s.secure}, {s.bits} bits, {result.neighbours} neighbours{auto}",
-              ["party", *result[0].counts, *(["right"] if measured else []), *others], rows, "parties")  # fmt: skip
     say_notes(result.warnings)
-    if measured:
-        compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
-        say("; ".join([f"Right together: {percent(result.accuracy)}", *compared]) + ".")
     e = result.expected
     if e:
         between = f"{percent(e['low'])} to {percent(e['high'])}"
-        say(f"Expected accuracy: {percent(e['accuracy'])} ({between}), from {e['n']} known labels that were hidden; each party "
-            f"alone: {percent(e['alone'])}.")  # fmt: skip
-        trust = [dict(confidence=f"{b['from']:.1f} to {b['to']:.1f}", hidden_labels=b["n"], right=percent(b["right"] / b["n"]))
-                for b in e["calibration"] if b["n"]]  # fmt: skip
-        show_table("How far to trust a confidence", trust)
+        say(f"Expected accuracy: {percent(e['accuracy'])} ({between}): we hid {e['n']} known labels and recovered that share of "
+            f"them. Each party alone recovers {percent(e['alone'])}.")  # fmt: skip
     else:
-        say("Expected accuracy: not known, too few labels could be hidden.")
+        say("Expected accuracy: not known, since too few labels could be hidden.")
+    if measured:
+        compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
+        say("; ".join([f"Measured against the truth, together: {percent(result.accuracy)}", *compared]) + ".")
+    others = list(result.other_accuracy) if measured else []
+    rows = [[p.name, *p.counts.values(), *([percent(p.accuracy)] if measured else []),
+             *(percent(p.other_accuracy.get(name)) for name in others)] for p in result]  # fmt: skip
+    chosen = ", ".join(f"{name} {value:g}" for name, value in result.about.items() if isinstance(value, (int, float)))
+    show_grid(f"Labels by {s.method} with {s.secure} ({chosen})",
+              ["party", *result[0].counts, *(["right"] if measured else []), *others], rows, "parties")  # fmt: skip
+    _show_trust(result)
     show_cost(result)
     show_place(folder)
+
+
+def _show_trust(result: Any) -> None:
+    """How far to trust a label: by probability, by class, and party by party."""
+    from grapevine.jobs.expected import sensitivity
+    from grapevine.jobs.label_party import verdict_words
+
+    e = result.expected
+    if e:
+        trust = [{"probability" if "sure" in b else "confidence": f"{b['from']:.2f} to {b['to']:.2f}", "hidden labels": b["n"],
+                  "right": percent(b["right"] / b["n"])} for b in e["calibration"] if b["n"]]  # fmt: skip
+        show_table("How far to trust a label", trust)
+    two = sensitivity(result.recall)
+    if two:
+        say(f"For '{two['positive']}': sensitivity {percent(two['sensitivity'])}, specificity {percent(two['specificity'])}, by "
+            "hidden labels.")  # fmt: skip
+    elif result.recall:
+        rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
+        show_grid("By class", ["class", "hidden labels", "found again", "rows that get it"], rows, "classes")
+    if result.settings.method == "chorus":
+        say(*(verdict_words(p) for p in list(result)[:MOST]))
 
 
 # ---------------------------------------------------------------- clean

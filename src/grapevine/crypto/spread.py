@@ -209,7 +209,7 @@ class Columns(SubProtocol):
 
     # ------------------------------------------------------------ client
 
-    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group) -> dict:
+    def begin(self, client: Client, Y: np.ndarray, alpha: float, group: Group, most: int = 1) -> dict:
         """Keep the label matrix, a row of 0 and 1 for each labelled row, until the columns come. It has a block of columns for
         each set of labels that is propagated: all of them, or all and then those that are not hidden."""
         client.memory["labels"] = dict(Y=Y, rows=group.counts[client.name], alpha=alpha, round=group.round)
@@ -273,7 +273,7 @@ class Columns(SubProtocol):
         """What `begin` made must be."""
         return {}
 
-    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int) -> Spread:
+    def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int, most: int = 1) -> Spread:
         """From the labelled columns of S, by owner and graph, to everybody's masked rows of Z: `width` columns for each graph.
 
         A client lost here leaves the graph as it is and its labels out: the sums begin again with fresh masks.

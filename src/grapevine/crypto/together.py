@@ -189,10 +189,10 @@ class Running:
 
     name: str
     heard: int
-    generator: Generator
+    generator: Generator[Any, Any, Any]
 
 
-def advance(client: Client, name: str, begin: Callable[[], Generator], total: Any = None) -> tuple[bool, Any]:
+def advance(client: Client, name: str, begin: Callable[[], Generator[Any, Any, Any]], total: Any = None) -> tuple[bool, Any]:
     """Go on with a program: (True, what it asks for next) or (False, what it returned).
 
     Where the process that ran it is gone, it begins anew and hears the same sums: a program is a function of the client's

@@ -8,12 +8,13 @@ import numpy as np
 
 from grapevine.jobs.process import Ran, run_once
 from grapevine.jobs.reading import Party
+from grapevine.methods.chorus import Chorus
 from grapevine.methods.gaussian import Gaussian
 from grapevine.methods.label import Label
 from grapevine.methods.one_shot import labels
 
 
-def compared(ran: Ran, method: Label, workers: int) -> tuple[dict[str, dict[str, list]], list[dict]]:
+def compared(ran: Ran, method: Label | Chorus, workers: int) -> tuple[dict[str, dict[str, list]], list[dict]]:
     """Every party's labels by each baseline, labelled rows first, and the messages that they took; what left is logged."""
     rows = {name: method.prepared(client) for name, client in ran.clients.items()}
     known = {name: labels(client) for name, client in ran.clients.items()}

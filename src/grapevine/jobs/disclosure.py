@@ -11,9 +11,13 @@ import numpy as np
 
 from grapevine.core import Method, wire
 from grapevine.core.account import fields
-from grapevine.crypto import session
+from grapevine.crypto import names as sealed_names
+from grapevine.crypto import session, together
 from grapevine.crypto.hamming import SHARE, protocol
+from grapevine.data.columns import agree
 from grapevine.learn.moments import numbers
+from grapevine.methods import landmarks, song
+from grapevine.methods.chorus import Chorus
 from grapevine.methods.gaussian import MOMENTS
 from grapevine.methods.label import BINS, Label
 from grapevine.methods.xclp import REVEALS
@@ -44,8 +48,31 @@ def logger(lines: Mapping[str, list[dict]], method: Method) -> Callable[[str, An
     return lambda step, party, reply: lines[party].extend(entries(step, reply, method))
 
 
-def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
+def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> list[str]:
     """Who knows what at the end, if nobody colludes."""
+    out = _learns_chorus(method, parties) if isinstance(method, Chorus) else _learns_xclp(method, parties)
+    if baselines:
+        out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
+    if method.xclp.hamming.name == "plain":
+        out.append("With plain the server also learns every party's hash bits and labels: there is no protection.")
+    return out
+
+
+def _learns_chorus(method: Chorus, parties: int) -> list[str]:
+    out = ["The server learns how many nodes each party has in the graph, which of them are labelled, how many classes there "
+           "are, and the Hamming distances between all nodes: how alike any two are, whoever holds them. It learns no sum.",
+           "A party learns the names of all classes and of all values of text columns, and how many nodes the others have.",
+           "All parties learn, over all of them: mean and variance of every feature, label counts, class sums and the covariance "
+           "of all rows, and how well hidden labels were found; none of it for fewer than 10 rows."]  # fmt: skip
+    if parties == 2:
+        out.append("Of two parties each learns the other's part of all that: the sum less its own. Ask for three or more.")
+    if method.epsilon:
+        out.append(f"Labels leave a party by randomised response: each is differentially private with ε = {method.epsilon:g}, "
+                   "δ = 0, whoever colludes; which rows are labelled, and the rows, are outside it.")  # fmt: skip
+    return out
+
+
+def _learns_xclp(method: Label, parties: int) -> list[str]:
     server = "The server learns how many rows each party has, which of them are labelled, the names of the classes, and the "
     server += "Hamming distances between all rows: how alike any two are, whoever holds them."
     out = [server, "A party learns the names of all classes and how many rows the others have."]
@@ -56,16 +83,12 @@ def learns(method: Label, parties: int, baselines: bool = False) -> list[str]:
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
     if method.xclp.preset == "code":
         out.append("Everybody learns how many labels each class has, over all parties.")
-    if baselines:
-        out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
     if method.expected:
         out.append("Everybody learns how many hidden labels were found again, over all parties.")
-    if method.xclp.hamming.name == "plain":
-        out.append("With plain the server also learns every party's hash bits: there is no protection.")
     return out
 
 
-def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
+def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
     """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
@@ -82,7 +105,7 @@ def plan(parties: Sequence[Party], method: Label, workers: int = 2, baselines: b
                 protocol=method.xclp.hamming.name)  # fmt: skip
 
 
-def _estimate(parties: Sequence[Party], method: Label, workers: int) -> tuple[dict[str, list[dict]], float, float]:
+def _estimate(parties: Sequence[Party], method: Label | Chorus, workers: int) -> tuple[dict[str, list[dict]], float, float]:
     """Lines by party, minutes, bytes of memory."""
     classes = len({name for party in parties for name in party.classes})
     per_party, seconds, largest = {}, 0.0, 0.0
@@ -94,9 +117,9 @@ def _estimate(parties: Sequence[Party], method: Label, workers: int) -> tuple[di
     return {party.name: per_party[party.name] for party in parties}, seconds / workers / 60, largest + working
 
 
-def _advice(parties: Sequence[Party], method: Label, workers: int, minutes: float) -> str:
+def _advice(parties: Sequence[Party], method: Label | Chorus, workers: int, minutes: float) -> str:
     """What would bring a long job down, each with its own estimate; what would not is not proposed."""
-    ways: list[tuple[str, Label, str]] = []
+    ways: list[tuple[str, Label | Chorus, str]] = []
     most = len(parties) // 3  # a group of fewer than three has no sum worth the name
     if most > method.groups:
         groups = max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))
@@ -110,12 +133,13 @@ def _advice(parties: Sequence[Party], method: Label, workers: int, minutes: floa
     return f"that is {minutes / 60:.1f} hours; less would take {', or '.join(told) or 'fewer rows'}."
 
 
-def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[str, list[dict]], float, float]:
-    hamming, L, K = method.xclp.hamming, method.xclp.bits, len(method.xclp.candidates)
-    sizes = [len(party.x) for party in group]
-    n, d = sum(sizes), group[0].x.shape[1]
-    solves = 2 if method.expected else 1
-    pooled = 32 * (3 * d * (method.needs_moments) + classes * (method.xclp.preset == "code"))
+def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tuple[dict[str, list[dict]], float, float]:
+    hamming, L, grid = method.xclp.hamming, method.xclp.bits, method.xclp.grid
+    sizes, labels = [len(party.x) for party in group], [sum(label is not None for label in p.labels) for p in group]
+    if isinstance(method, Chorus):
+        sizes = [landmarks.count(method.landmarks, n, known, len(group)) for n, known in zip(sizes, labels)]
+    n, K = sum(sizes), len(grid)
+    width = method.width(classes)
     lines, seconds, held = {}, 2.0, 0.0
     for i, party in enumerate(group):
         others = sizes[:i] + sizes[i + 1 :]
@@ -123,24 +147,56 @@ def _group(group: Sequence[Party], method: Label, classes: int) -> tuple[dict[st
         # Of a pair each side sends about half of what passes between the two; in `mlwe` and `paillier` roles are dealt evenly.
         once, between = max(p["once"] for p in pair), sum(p["pair"] for p in pair) // 2
         shares = sum(p["server"] for p in pair) // 2
-        labels = sum(label is not None for label in party.labels)
         entries = [
-            ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
-            ("meet", "letters", 120 * len(others), session.LETTERS),
-            ("meet", "moments", pooled, method.reveals("meet", "moments")),
+            *_sums(group, party, method, classes),
             ("share", "first", once + (shares if hamming.name == "psm" else 0), hamming.first),
             ("share", "own, labelled, blank", 2 * sizes[i] * (sizes[i] + 1), f"{REVEALS['own']}; which are labelled"),
             ("hamming", "answers", between, "nothing: ciphertexts under another party's key, or masked"),
             ("hamming", "shares", 0 if hamming.name == "psm" else shares, SHARE),
-            ("share", "spread", method.xclp.spread.bytes_up(labels, n - sizes[i], classes * solves, K), method.xclp.spread.sent),
-            ("receive", "hits", (3 + 2 * BINS) * 8 * K if method.expected else 0, method.reveals("receive", "hits")),
+            ("share", "spread", method.xclp.spread.bytes_up(labels[i], n - sizes[i], width, K), method.xclp.spread.sent),
         ]
         lines[party.name] = [dict(step=s, field=f, bytes=b, reveals=r) for s, f, b, r in entries if b]
         costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
         seconds += max(c["once"] for c in costs) + sum(c["pair"] for c in costs) / 2
-        held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels * K + 16.0 * n * classes * solves * K
+        held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels[i] * K + 16.0 * n * width * K
+        held += 40.0 * len(party.x) * width if isinstance(method, Chorus) else 0.0
     # The columns of S by conjugate gradients, about 25 steps of each: all labelled rows, all candidates.
-    labelled = sum(label is not None for party in group for label in party.labels)
-    seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * labelled * K
-    seconds += method.xclp.spread.cpu_seconds(n, labelled, classes * solves) * K
+    seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * sum(labels) * K
+    seconds += method.xclp.spread.cpu_seconds(n, sum(labels), width) * K
     return lines, seconds, held + 450 * 2**20
+
+
+Entry = tuple[str, str, int, str]
+
+
+def _sums(group: Sequence[Party], party: Party, method: Label | Chorus, classes: int) -> list[Entry]:
+    if isinstance(method, Chorus):
+        return _sums_of_chorus(group, party, method, classes)
+    return _sums_of_xclp(group, party, method, classes)
+
+
+def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: int) -> list[Entry]:
+    """What goes into sums, and what goes before."""
+    pooled = 32 * (3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code"))
+    return [
+        ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
+        ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
+        ("meet", "moments", pooled, str(method.reveals("meet", "moments"))),
+        ("receive", "hits", (3 + 2 * BINS) * 8 * len(method.xclp.grid) if method.expected else 0,
+         str(method.reveals("receive", "hits"))),
+    ]  # fmt: skip
+
+
+def _sums_of_chorus(group: Sequence[Party], party: Party, method: Chorus, classes: int) -> list[Entry]:
+    d = len(agree([(p.x, p.columns) for p in group], method.impute).names) if party.columns else party.x.shape[1]
+    labels = np.zeros(classes)
+    names = sorted({name for p in group for name in p.classes})
+    for label in (label for p in group for label in p.labels if label is not None):
+        labels[names.index(label)] += 1
+    values = sum(len(c.values) for c in party.columns)
+    return [
+        ("keys", "offer", 250, session.OFFER),
+        ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
+        ("names", "classes and values", 130 * (len(party.classes) + values), f"names: {sealed_names.REVEALS}"),
+        ("go_on", "shares", song.bytes_of_sums(d, labels), together.SHARE),
+    ]

@@ -22,7 +22,7 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     n = sum(e["n"] for e in known)
     if not n:
         return None
-    total = {name: sum(np.asarray(e[name], float) for e in known) for name in ("right", "alone", "rows", "hits")}
+    total = {name: np.sum([e[name] for e in known], axis=0) for name in ("right", "alone", "rows", "hits")}
     rows, hits = total["rows"], total["hits"]
     table = [dict({"from": i / len(rows), "to": (i + 1) / len(rows)}, n=int(round(rows[i])), right=float(hits[i]))
              for i in range(len(rows))]  # fmt: skip
@@ -31,7 +31,7 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
         accuracy=float(total["right"] / n), low=low, high=high, alone=float(total["alone"] / n), n=int(n), calibration=table
     )
     if all("sure" in e for e in known):
-        sure = sum(np.asarray(e["sure"], float) for e in known)
+        sure = np.sum([e["sure"] for e in known], axis=0)
         there = rows > 0
         out["calibration_error"] = float(np.abs(hits - sure)[there].sum() / rows.sum())
         for row, s in zip(table, sure):

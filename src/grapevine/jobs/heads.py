@@ -19,7 +19,6 @@ from scipy.special import softmax
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.data.columns import Column, Layout
-from grapevine.jobs.reading import Party
 from grapevine.methods.song import Scale
 
 HEADS = "heads.safetensors"
@@ -33,6 +32,10 @@ class Heads:
     layout: Layout  # the columns of a table that rows are made from
     scale: Scale
     heads: dict[str, tuple[np.ndarray, np.ndarray, float]]  # name → W, b, weight
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.scale.mean),)
 
     def predict_proba(self, X: np.ndarray) -> np.ndarray:
         """P(class | row) for rows with the features of the job, NaN where a value is missing."""
@@ -70,7 +73,7 @@ def _log_p(scores: np.ndarray) -> np.ndarray:
     return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
 
 
-def heads_of(client: Client, party: Party) -> Heads | None:
+def heads_of(client: Client) -> Heads | None:
     """What is in a party's memory at the end of a job by chorus."""
     result, tuned = client.memory["result"], client.memory["tuned"] if "tuned" in client.memory else None
     if tuned is None:

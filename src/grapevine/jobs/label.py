@@ -39,7 +39,7 @@ def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None 
     """Read, check, run and write; with `dry_run` only say what would leave each party. See `gv.label`."""
     if out is not None and not dry_run:
         require_new(out)
-    rows, whole = read(s, parties, names)
+    rows, whole = read(s, parties, names, encode=s.method != "chorus")  # chorus agrees on text between the parties
     if dry_run:
         method = make_method(s)
         notes = check(rows, method)
@@ -55,13 +55,13 @@ def make_method(s: LabelSettings) -> Label | Chorus:
     """What all parties agree on, as a method; what was not said is as the method has it."""
     chorus = s.method == "chorus"
     usual = DEFAULT if chorus else CrossClientPropagation()
-    k = {None: usual.neighbours, "auto": 0}.get(s.neighbours, s.neighbours)
-    alpha = {None: usual.alpha, "auto": 0.0}.get(s.alpha, s.alpha)
+    k = usual.neighbours if s.neighbours is None else 0 if s.neighbours == "auto" else int(s.neighbours)
+    alpha = usual.alpha if s.alpha is None else 0.0 if s.alpha == "auto" else float(s.alpha)
     way = "plain" if s.secure == "plain" and s.spread == "private" else s.spread
     xclp = CrossClientPropagation(protocol(s.secure), s.bits or usual.bits, k, alpha, "code" if chorus else s.preset,
                                   s.seed is not None, spread.protocol(way))  # fmt: skip
     if chorus:
-        nodes = {None: 0, "auto": 0, "all": -1}.get(s.landmarks, s.landmarks)
+        nodes = 0 if s.landmarks in (None, "auto") else -1 if s.landmarks == "all" else int(s.landmarks or 0)
         return Chorus(xclp, scale=s.scale, impute=s.impute, landmarks=nodes, smooth=s.smooth, epsilon=s.dp_labels or 0.0,
                       groups=s.groups)  # fmt: skip
     if s.landmarks not in (None, "all") or s.smooth or s.dp_labels:
@@ -128,7 +128,7 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     notes += _unreached(found, lost) + _never(recall, classes)
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
-        settings=s, about=_about(groups[0], ran.clients, method), recall=recall, heads=_heads(ran.clients, groups, parties),
+        settings=s, about=_about(groups[0], ran.clients, method), recall=recall, heads=_heads(ran.clients, groups),
         graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
 
@@ -141,10 +141,9 @@ def _about(group: dict, clients: dict[str, Client], method: Label | Chorus) -> d
     return dict(bits=method.xclp.bits, scale=result["scale"], weights=result["weights"], nodes=sum(group["nodes"].values()))
 
 
-def _heads(clients: dict[str, Client], groups: Sequence[dict], parties: Sequence[Party]) -> Heads | None:
+def _heads(clients: dict[str, Client], groups: Sequence[dict]) -> Heads | None:
     """What labels later rows: all parties of a job have the same. Groups have each their own, so there is none for all."""
-    first = clients[groups[0]["got_labels"][0]]
-    return heads_of(first, next(p for p in parties if p.name == first.name)) if len(groups) == 1 else None
+    return heads_of(clients[groups[0]["got_labels"][0]]) if len(groups) == 1 else None
 
 
 def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from grapevine.data.columns import Layout
 from grapevine.data.pictures import read_images
 from grapevine.data.sheets import ending
 from grapevine.data.tables import Columns, read, write_csv
+from grapevine.jobs.heads import HEADS, Heads
 from grapevine.jobs.settings import PredictSettings
 from grapevine.run.model import Model
 
@@ -25,7 +26,7 @@ def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
         raise Mistake(f"{out} exists: take another --out.")
     if not Path(out).absolute().parent.is_dir():
         raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or take another --out.")
-    model = Model.load(run, s.method)
+    model = load(run, s.method)
     ids, rows = _read(model, file, s)
     proba = model.predict_proba(rows)
     best = proba.argmax(1)
@@ -34,7 +35,12 @@ def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
     return len(ids)
 
 
-def _read(model: Model, file: str, s: PredictSettings) -> tuple[list[str], Any]:
+def load(folder: str, method: str | None = None) -> Model | Heads:
+    """What a finished run, or a label job, left for new rows."""
+    return Heads.load(Path(folder) / HEADS) if (Path(folder) / HEADS).is_file() else Model.load(folder, method)
+
+
+def _read(model: Model | Heads, file: str, s: PredictSettings) -> tuple[list[str], Any]:
     if Path(file).is_dir():
         images = read_images(file, size=model.shape[-1] if len(model.shape) == 3 else None)
         return images.ids, images.x
@@ -49,4 +55,6 @@ def _read(model: Model, file: str, s: PredictSettings) -> tuple[list[str], Any]:
     together.tell([table], layout if layout.columns else Layout(table.columns), [Path(file).name], asked)
     if x.shape[1] == math.prod(model.shape):
         x = x.reshape(-1, *model.shape)  # a data set of small images may come as a table with a pixel a column
-    return table.ids, np.where(np.isnan(x), model.scale.mean.numpy() / model.scale.factor, x) if s.impute else x
+    if not s.impute or isinstance(model, Heads):  # heads put missing values at the mean themselves
+        return table.ids, x
+    return table.ids, np.where(np.isnan(x), model.scale.mean.numpy() / model.scale.factor, x)

@@ -142,7 +142,8 @@ def ridge_heads(A: np.ndarray, B: np.ndarray, n: float, penalties: tuple[float, 
 def _ridge_heads(A_: bytes, B_: bytes, d: int, C: int, n: float, penalties: tuple[float, ...]) -> list[tuple[Head, Leverage]]:
     A, B = np.frombuffer(A_).reshape(d, d), np.frombuffer(B_).reshape(d, C)
     sizes, Q = np.linalg.eigh(A)
-    rotated, out = Q.T @ B, []
+    rotated = Q.T @ B
+    out: list[tuple[Head, Leverage]] = []
     for penalty in penalties:
         inverse = 1 / (np.maximum(sizes, 0.0) + penalty * max(n, 1.0))
         W = Q @ (rotated * inverse[:, None])

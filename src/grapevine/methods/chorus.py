@@ -25,7 +25,7 @@ Nodes stand in the graph in a secret order of each party's own.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
@@ -41,7 +41,10 @@ from grapevine.crypto.together import Together
 from grapevine.data import columns as table
 from grapevine.graph import layout
 from grapevine.learn.voices import FOLDS, Told, folds
-from grapevine.methods import landmarks, one_shot, song
+from grapevine.methods import one_shot, song
+from grapevine.methods.landmarks import Nodes, centres
+from grapevine.methods.landmarks import count as count_nodes
+from grapevine.methods.landmarks import nodes as make_nodes
 from grapevine.methods.one_shot import features, labels
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation, Propagated
 
@@ -51,7 +54,7 @@ KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, prelude=dict)
 NAMES: dict[str, Form] = dict(
     classes=[bytes], values=[[bytes]], gaps=[bytes], nodes=range(1, one_shot.MOST_ROWS), columns=range(1, 2**24)
 )
-GO_ON = dict(together.REVEALS, soft=lambda method: method.xclp.spread.begun, summary=(
+GO_ON: dict[str, Any] = dict(together.REVEALS, soft=lambda method: method.xclp.spread.begun, summary=(
     "how many hidden labels all parties have, how many were found again and how sure that was: what all parties know"
 ))  # fmt: skip
 
@@ -106,7 +109,7 @@ class Chorus(Method):
                   for j, c in enumerate(data.columns) if c.kind == table.CATEGORY}  # fmt: skip
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
                     gaps=sealed_names.sealed(client, "columns", gaps), columns=max(len(data.columns), 1),
-                    nodes=landmarks.count(self.landmarks, rows, known, parties))  # fmt: skip
+                    nodes=count_nodes(self.landmarks, rows, known, parties))  # fmt: skip
 
     # ------------------------------------------------------------ client: sums
 
@@ -146,7 +149,7 @@ class Chorus(Method):
             return dict(soft=self._seal(client, asked.Q))
         return together.share(client, number, 0, parties, asked, wide=isinstance(asked, song.Wide))
 
-    def _program(self, client: Client, program: str) -> Generator:
+    def _program(self, client: Client, program: str) -> song.Program:
         told = client.memory["told"]
         if program == "tune":
             C = len(client.memory["classes"])
@@ -154,6 +157,10 @@ class Chorus(Method):
                              tuple(client.memory["gaps"].values()))  # fmt: skip
             return song.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
         return song.sing(self._singer(client))
+
+    def width(self, classes: int) -> int:
+        """Columns of the label matrix: six sets of labels; with randomised responses also how many labels each set has."""
+        return FOLDS * (classes + bool(self.epsilon))
 
     def told(self, C: int) -> Told:
         return Told(*noise.response_rates(C, self.epsilon)) if self.epsilon else Told()
@@ -165,9 +172,9 @@ class Chorus(Method):
         client.memory["tuned"] = dict(mean=scale.mean, std=scale.std, clip=scale.clip, name=found.name, rows=found.rows,
                                       counts=found.counts, agreed=agreed)  # fmt: skip
         known, rows = len(client.data.labelled), self.prepared(client)
-        count = landmarks.count(self.landmarks, len(rows), known, len(client.memory["agreement"]["keys"]))
+        count = count_nodes(self.landmarks, len(rows), known, len(client.memory["agreement"]["keys"]))
         seed = client.rng("landmarks").initial_seed() % 2**32
-        client.memory["centres"] = landmarks.centres(rows, known, count, seed)
+        client.memory["centres"] = centres(rows, known, count, seed)
         client.memory["order"] = np.frombuffer(secrets.token_bytes(8 * count), np.uint64).argsort()
         return {}
 
@@ -208,8 +215,8 @@ class Chorus(Method):
         group = Group({}, {client.name: len(order)}, self.xclp.bits, round, ())
         return self.xclp.spread.begin(client, whole[order], 0.0, group, SOFT)
 
-    def _nodes(self, client: Client) -> landmarks.Nodes:
-        return landmarks.nodes(self.prepared(client), len(client.data.labelled), client.memory["centres"])
+    def _nodes(self, client: Client) -> Nodes:
+        return make_nodes(self.prepared(client), len(client.data.labelled), client.memory["centres"])
 
     def _singer(self, client: Client) -> song.Singer:
         nodes, told, tuned = self._nodes(client), client.memory["told"], self.tuned(client)
@@ -305,12 +312,12 @@ class Chorus(Method):
         said = one_shot.named(server.ask(self.keys, to=clients, session_id=session_id))
         met = self._met(server, ids, said)
         told = one_shot.named(server.ask(self.names, each=session.relayed(met, ids), parties=len(met)))
-        agreed, parties = self._agreed(told), sorted(told)
+        parties, agreed = sorted(told), self._agreed(told)
         first = server.ask(self.begin, to=[ids[n] for n in parties], parties=session.numbered(parties), **agreed)
         tuned, number = self.sums.run(server, self.go_on, ids, one_shot.named(first), parties, 0)
         counts = {name: told[name]["nodes"] for name in sorted(tuned)}
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
-        width = FOLDS * (len(agreed["classes"]) + bool(self.epsilon))
+        width = self.width(len(agreed["classes"]))
         preludes = {name: met[name]["prelude"] for name in counts}
         found = self.xclp.run(server, group, self.share, {ids[name]: {} for name in counts}, width, preludes=preludes)
         done = self._sing(server, ids, found, number, group, len(agreed["classes"]))
@@ -328,7 +335,7 @@ class Chorus(Method):
             form=lambda id: dict(prelude=dict, letters=session.letters_form(said, id)),
         ))  # fmt: skip
 
-    def _agreed(self, told: Mapping[str, dict]) -> dict[str, dict]:
+    def _agreed(self, told: Mapping[str, dict]) -> dict[str, Any]:
         """Everybody's names, each once. Parties must have the same columns."""
         widths = {name: reply["columns"] for name, reply in told.items()}
         first = next(iter(widths))

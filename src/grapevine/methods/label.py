@@ -181,6 +181,10 @@ class Label(Method):
             hidden[rows[: int(whole) + (draw.random() < rest)]] = True
         return hidden
 
+    def width(self, classes: int) -> int:
+        """Columns of the label matrix: all labels, and those that are not hidden."""
+        return classes * (1 + self.expected)
+
     @property
     def needs_moments(self) -> bool:
         """What is not needed is not summed: nobody then learns the pooled moments."""
@@ -238,7 +242,7 @@ class Label(Method):
         counts = {name: said[name]["rows"] for name in sorted(met)}
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
         preludes = {name: reply["prelude"] for name, reply in met.items()}
-        found = self.xclp.run(server, group, self.share, session.relayed(met, ids), C * (1 + self.expected), moments=moments,
+        found = self.xclp.run(server, group, self.share, session.relayed(met, ids), self.width(C), moments=moments,
                               preludes=preludes)  # fmt: skip
         about = self._conclude(server, ids, found, list(told["classes"].values()))
         return dict(about, layout=layout.smooth(found.graphs[about["neighbours"]]), rows={n: counts[n] for n in found.names})

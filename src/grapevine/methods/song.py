@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -56,6 +57,10 @@ REFITS = 2
 BINS = 20
 MEDIANS = dict(lda=0.5, graph=0.4, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 CLIP = dict(standard=6.0, one=30.0)
+
+
+Program = Generator[Any, Any, Any]
+"""Asks for sums of arrays, or for a step of the graph (`Soft`), is sent what came, and returns what it says."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Tuned:
     agreed: Mapping[str, tuple[str, ...]]
 
 
-def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Generator:
+def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Program:
     """The scale to compare rows on. The first len(y) rows are labelled; `fold` is the one that will not hear a label.
 
     `auto`: each column by its own deviation where fewer than three columns carry the variance (their units differ); else all by
@@ -135,7 +140,7 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     return Tuned(scales[scale], scale, total[-1], by_fold, agreed)
 
 
-def _agreed_values(table: Table) -> Generator:
+def _agreed_values(table: Table) -> Program:
     """Of each text column the values that at least RARE rows have, over all parties; the others are pooled."""
     if not any(table.values.values()):
         return {}
@@ -145,7 +150,7 @@ def _agreed_values(table: Table) -> Generator:
     return pool_rare({name: {value: next(found) for value in values} for name, values in table.values.items()})
 
 
-def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Generator:
+def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Program:
     """The scale on which labels are found again by the nearest class mean, each left out of its own. A tie is for `one`."""
     rows = {name: _directions(scale(X)) for name, scale in scales.items()}
     Y = np.eye(C)[y]
@@ -215,7 +220,7 @@ class Song:
     voices: dict[str, np.ndarray]  # fold 0, for comparison
 
 
-def sing(own: Singer) -> Generator:
+def sing(own: Singer) -> Program:
     """Voices, weights and the mixture; then twice more with what the mixture says."""
     C = own.Z.shape[-1]
     graph, shares = yield from _graph_voice(own)
@@ -250,7 +255,7 @@ def sing(own: Singer) -> Generator:
                 {name: voice[0] for name, voice in voices.items()})  # fmt: skip
 
 
-def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Generator:
+def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Program:
     """Over all parties: hidden labels (`n`), those found again together (`right`) and by each party alone (`alone`); by class
     how many there are (`of`), are right (`found`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
     probability how many (`rows`), how many right (`hits`) and how sure (`sure`)."""
@@ -293,13 +298,13 @@ def _tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, te
     return np.array([told.loss(log_softmax(t * hidden, -1)[at, y]).sum() for t in temperatures])
 
 
-def _at_best(own: Singer, voice: np.ndarray) -> Generator:
+def _at_best(own: Singer, voice: np.ndarray) -> Program:
     """The voice at the temperature at which it finds hidden labels best: log-probabilities."""
     losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
     return log_softmax(TEMPERATURES[losses.argmin()] * voice, -1)
 
 
-def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -> Generator:
+def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -> Program:
     """Class shares of all rows brought to `shares`, whatever axes stand before (rows, classes); and what they were before."""
     found = None
     for _ in range(BALANCE):
@@ -310,7 +315,7 @@ def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -
     return Q, found
 
 
-def _graph_voice(own: Singer) -> Generator:
+def _graph_voice(own: Singer) -> Program:
     """Propagation: every candidate sharpened, as it is and balanced to π, all averaged by how well they find hidden labels. With
     it comes what this says of the classes' shares: π, or what propagation found, by the same weights."""
     J, _, nodes, C = own.Z.shape
@@ -332,7 +337,7 @@ def _graph_voice(own: Singer) -> Generator:
     return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)), shares
 
 
-def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, shrink: int | None) -> Generator:
+def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, shrink: int | None) -> Program:
     """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them."""
     C, d, m = before.shape[-1], own.X.shape[1], len(own.y)
     hard = before.argmax(-1)
@@ -359,7 +364,7 @@ def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.nda
     return mean_square - np.outer(centre, centre)
 
 
-def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Generator:
+def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Program:
     """A head on all parties' labels: logistic regression between two classes, else ridge regression.
 
     Sums of few labelled rows would give the rows away. So there is no such voice where a class has fewer than CELL labels, or
@@ -387,7 +392,7 @@ def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Generator:
     return log_softmax(t * voice, -1), [Head(t * head.W, t * head.b)]
 
 
-def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Generator:
+def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Program:
     """Ridge regression, and each labelled row's scores by the regression without it, which is exact for ridge: with the row's
     leverage h they are (ŷ − h·y)/(1 − h)."""
     d = X.shape[1]
@@ -403,7 +408,7 @@ def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Generator:
     return heads[best][0], without[best]
 
 
-def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray, steps: int) -> Generator:
+def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray, steps: int) -> Program:
     """Logistic regression with scikit-learn's default penalty, between two classes (y: 1 for the second), by accelerated gradient
     steps; and each labelled row's score without it, by one Newton step from there (approximate leave-one-out).
 
@@ -442,7 +447,7 @@ def _own_voice(own: Singer) -> np.ndarray | None:
     return out if spoke else None
 
 
-def _home_voice(own: Singer, P: np.ndarray) -> Generator:
+def _home_voice(own: Singer, P: np.ndarray) -> Program:
     """How much more of each class lies here than elsewhere, by the mixture: the same for all rows of a party."""
     shares = (yield P.sum(1).ravel()).reshape(FOLDS, -1) / own.tuned.rows
     shares = np.maximum(shares, LEAST)
@@ -450,14 +455,14 @@ def _home_voice(own: Singer, P: np.ndarray) -> Generator:
     return np.repeat(home[:, None], len(own.X), 1)
 
 
-def _smooth_voice(own: Singer, Q: np.ndarray) -> Generator:
+def _smooth_voice(own: Singer, Q: np.ndarray) -> Program:
     """What a row's neighbours in the graph are, by the balanced mixture."""
     nodes = yield Soft(Q)
     nodes = (nodes + LEAST) / (nodes + LEAST).sum(-1, keepdims=True)
     return (yield from _at_best(own, np.log(np.maximum(own.rows(nodes), LEAST))))
 
 
-def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Generator:
+def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Program:
     """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels."""
     later = [name for name in voices if name in ("lda", "pooled")]
     sets = [list(voices), later]
@@ -471,3 +476,12 @@ def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Generator:
         theta = [newton_step(sums[a:b], t, median) for a, b, t, median in zip(ends, ends[1:], theta, medians)]
     weights = [dict(zip(names, np.exp(t).tolist())) for names, t in zip(sets, theta)]
     return weights[0], weights[1]
+
+
+def bytes_of_sums(d: int, labels: np.ndarray) -> int:
+    """About how many bytes a party's shares have, of d features and so many labels of each class."""
+    C, J = len(labels), 6
+    pooled = len(labels) > 1 and labels.min() >= CELL
+    numbers = 8 * J * FOLDS * C + REFITS * (BALANCE + 1) * FOLDS * C  # balancing
+    numbers += d * (d + 1) // 2 * (1 + pooled) + d * (STEPS if C == 2 else C) * pooled + (1 + REFITS) * FOLDS * C * (d + 1)
+    return 32 * (3 * d + 5 * C) + 8 * numbers + 90 * 66

@@ -32,7 +32,7 @@ from grapevine.core.server import Forms
 from grapevine.crypto import fixed, session
 from grapevine.crypto.hamming import Group, Mlwe, SecureHamming
 from grapevine.crypto.session import TooFew, require_two
-from grapevine.crypto.spread import Columns, Sealed, Spread, place, require_count
+from grapevine.crypto.spread import Bare, Columns, Sealed, Spread, place, require_count
 from grapevine.crypto.spread import protocol as spread_protocol
 
 CANDIDATES = (5, 10, 20)  # neighbours, for `neighbours=0` (auto)
@@ -75,7 +75,7 @@ class CrossClientPropagation(SubProtocol):
     alpha: float = param(0.99, "α", "how far labels spread; 0 tries several and takes the best", least=0, below=1)
     preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
     reproducible: bool = param(False, "", "hyperplanes from the run's seed: they repeat, and are not secret")
-    spread: Sealed | Columns = param(
+    spread: Sealed | Columns | Bare = param(
         Sealed(), "", "how labels reach their rows: private, or paper (leaks)", named=spread_protocol
     )
 
@@ -108,8 +108,8 @@ class CrossClientPropagation(SubProtocol):
 
     def receive(self, client: Client, rows: Any, parties: Iterable[str], round: int, attempt: int,
                 counts: np.ndarray | None = None) -> np.ndarray:  # fmt: skip
-        """Line 14: this client's own rows of Z, a block of columns for each (k, α) of the grid. With `counts`, labels of each class
-        in all, a class's labels weigh 1 / their number: what the authors' code does with Y does the same to Z."""
+        """Line 14: this client's own rows of Z, a block of columns for each (k, α). With `counts`, labels of each class in
+        all, a class's labels weigh 1 / their number: what the authors' code does with Y does the same to Z."""
         Z = self.spread.open(client, rows, parties, round, attempt)
         return Z if counts is None else Z / np.tile(np.maximum(counts, 1.0), Z.shape[1] // len(counts))
 

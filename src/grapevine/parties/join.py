@@ -21,9 +21,10 @@ from grapevine.core.errors import Later, Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.jobs import clean, clean_result, label, label_result
+from grapevine.jobs import clean, clean_result, heads, label_party, label_result
 from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
+from grapevine.methods.chorus import Chorus
 from grapevine.methods.label import Label
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import ledger_folder
@@ -162,7 +163,7 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
 
 class _Stay:
     def __init__(self, folder: Path, party: dict[str, Any], s: JoinSettings, talk: Talk):
-        self.folder, self.party, self.talk, self.abstain = folder, party, talk, s.abstain
+        self.folder, self.party, self.talk, self.abstain, self.target = folder, party, talk, s.abstain, s.target
         self.out, self.pin = Path(s.out) if s.out else folder / "out", Path(s.pin) if s.pin else None
         self.agreed = Agreement.from_dict(party["agreed"])
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
@@ -364,8 +365,11 @@ class _Stay:
     def _write_labels(self, out: Path) -> None:
         rows, client = self._client()
         method = self.agreed.made
-        assert isinstance(method, Label)
-        label_result.write_party(out, label.party_labels(rows, client, method, self.abstain, self.seen))
+        assert isinstance(method, (Label, Chorus))
+        label_result.write_party(out, label_party.party_labels(rows, client, method, self.abstain, self.target, self.seen))
+        found = heads.heads_of(client)
+        if found is not None:
+            found.save(out / heads.HEADS)
 
     def _write_cleaned(self, out: Path) -> None:
         rows, client = self._client()

@@ -72,7 +72,8 @@ class JoinSettings(Source):
     job: ClassVar[str] = "join"
 
     out: str | None = param(None, "", "A new folder for the results [out in the home].", metavar="DIR")
-    abstain: float = same(LabelSettings, "abstain", text="label: below this confidence a row gets no label.")
+    abstain: float = same(LabelSettings, "abstain", text="label: below this probability a row gets no label.")
+    target: float | None = same(LabelSettings, "target", text="label: abstain so that labels are right this often.")
     ledger: str | None = param(
         None, "", "Where this party writes down what its rows were summed for [$GRAPEVINE_LEDGER or ~/.grapevine/ledger].",
         metavar="DIR",
