@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grapevine import methods
+from grapevine.methods.chorus import Chorus
 from grapevine.methods.gaussian import Gaussian
 from grapevine.methods.label import Label
 from grapevine.methods.mp_ssfl import Clean
@@ -34,6 +35,13 @@ def label() -> str:
     return table(("step", "field", "what it tells"), [row[1:] for row in sorted(rows, key=lambda row: row[0])])
 
 
+def chorus() -> str:
+    """Beside what it has in common with XCLP's job, which is in the table before."""
+    common = {told for _, _, told in words(LABEL)}
+    rows = [(f"`{step}`", f"`{field}`", told) for step, field, told in words(Chorus()) if told not in common]
+    return table(("step", "field", "what it tells"), rows)
+
+
 def training() -> str:
     """By field and words, the methods that send it: of the defaults, those of Algorithm 1 being in the table above."""
     sent: dict[tuple[str, str], list[str]] = {}
@@ -48,7 +56,7 @@ def training() -> str:
     return table(("field", "what it tells", "sent by"), rows)
 
 
-@pytest.mark.parametrize("made", [label, training], ids=lambda made: made.__name__)
+@pytest.mark.parametrize("made", [label, chorus, training], ids=lambda made: made.__name__)
 def test_the_tables_of_what_leaves_are_current(made):
     found = re.search(rf"^<!-- reveals: {made.__name__} -->\n\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.M)
     assert found and found[1] == made(), made()

@@ -21,7 +21,7 @@ from grapevine.jobs.reading import read as read_rows
 from grapevine.jobs.settings import LabelSettings
 
 CENTRES = np.array([[5.0, 0, 0, 0, 0], [0, 5.0, 0, 0, 0], [0, 0, 5.0, 0, 0]])
-QUICK = dict(secure="psm", bits=256, neighbours=5)
+QUICK = dict(method="xclp", secure="psm", bits=256, neighbours=5, alpha=0.99)
 
 
 def blobs(sizes=(20, 24, 18), labelled=6, spread=0.7, seed=0):
@@ -239,8 +239,8 @@ def test_expected_accuracy_is_from_hidden_labels_and_near_the_truth():
 def test_auto_takes_one_of_the_candidates_and_parties_alone_take_the_same():
     parties = blobs((40, 40, 40), labelled=15, spread=1.8)
     auto = label(parties, neighbours="auto", seed=4)
-    fixed = label(parties, neighbours=auto.neighbours, seed=4)
-    assert auto.neighbours in (3, 5, 10, 20)
+    fixed = label(parties, neighbours=auto.about["neighbours"], seed=4)
+    assert auto.about["neighbours"] in (3, 5, 10, 20)
     for a, b in zip(auto, fixed):
         np.testing.assert_array_equal(a.labels, b.labels)
         np.testing.assert_array_equal(a.others["alone"], b.others["alone"])
@@ -416,7 +416,7 @@ def test_a_long_job_is_told_what_takes_less():
     parties = [Party(f"p{i}", X, ["a"] + [None] * 19999, []) for i in range(12)]
 
     def advice(secure, bits=4096, parties=parties, groups=1):
-        method = labelling.make_method(LabelSettings(secure=secure, bits=bits, groups=groups, preset="paper"))
+        method = labelling.make_method(LabelSettings(method="xclp", secure=secure, bits=bits, groups=groups, preset="paper"))
         return disclosure.plan(parties, method)
 
     long = advice("mlwe")
@@ -461,7 +461,7 @@ def test_what_is_learnt_is_said_by_the_settings():
         (blobs(), dict(neighbours="many"), "neighbours is many, which is not a whole number or auto"),
         (blobs(), dict(abstain=2), "abstain is 2"),
         (blobs(), dict(groups=2), "groups is 2, and 3 parties make 1 to 1"),
-        (blobs(), dict(scale="log"), "scale is log, which is not known: take standard or none"),
+        (blobs(), dict(scale="log"), "scale is log, which is not known: take auto, standard, one or none"),
         (blobs(), dict(neighbors=5), "label has no setting 'neighbors' (did you mean 'neighbours'?)"),
         (blobs(), dict(bits=2.5), "bits is 2.5, which is not a whole number"),
         (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),

@@ -183,7 +183,7 @@ def test_different_features_are_said():
         (dict(scale="robust"), "scale=robust is not known: take standard or none"),
         (dict(groups=2), "groups is 2"),
         (dict(groups=0), "groups=0 cannot work: take 1 or more"),
-        (dict(neighbours=0, expected=False), "neighbours is auto"),
+        (dict(neighbours=0, expected=False), "neighbours or alpha is auto"),
     ],
 )
 def test_settings_that_cannot_work_are_said(settings, sentence):

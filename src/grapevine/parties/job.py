@@ -19,7 +19,7 @@ from grapevine.core.store import FileStore, write_atomically
 from grapevine.core.version import __version__
 from grapevine.data.columns import Layout
 from grapevine.data.tables import sort_names
-from grapevine.jobs.label import expected_accuracy
+from grapevine.jobs.expected import by_class, expected_accuracy, sensitivity
 from grapevine.parties.federation import Host
 from grapevine.parties.rows import own_scale, plain_scale
 from grapevine.run.driver import Task, begun, drive, finished
@@ -105,9 +105,13 @@ def _once(host: Host, server: Server, about: dict[str, Any], results: Path) -> d
 def _labelled(host: Host, state: dict) -> dict[str, Any]:
     groups = list(state["groups"].values())
     got = sorted({name for group in groups for name in group["got_labels"].values()})
-    classes = sort_names({name for group in groups for name in group["classes"].values()})
-    return dict(data=dict(classes=classes), expected=expected_accuracy(groups), neighbours=groups[0]["neighbours"],
-                labelled=got, lost=sorted(set(host.parties) - set(got)))  # fmt: skip
+    # The names of classes are the parties' own under chorus: here they have numbers.
+    names = [[f"class {i + 1}" for i in range(g["classes"])] if isinstance(g["classes"], int) else list(g["classes"].values())
+             for g in groups]  # fmt: skip
+    recall = by_class(groups, names)
+    return dict(data=dict(classes=sort_names({name for of_group in names for name in of_group})), labelled=got,
+                expected=expected_accuracy(groups), recall=recall, two=sensitivity(recall),
+                lost=sorted(set(host.parties) - set(got)))  # fmt: skip
 
 
 def _cleaned(host: Host, state: dict) -> dict[str, Any]:

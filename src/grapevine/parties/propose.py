@@ -30,7 +30,7 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
     if said.reproducible and said.seed is None:
         raise Mistake("--reproducible needs a seed: say --seed N too.")
     train = job.job == "train"
-    if said.method and not train:
+    if said.method and job.job == "clean":
         raise Mistake(f"--method is not for --job {job.job}: leave it out.")
     if said.scale == ("standard" if train else "own"):
         raise Mistake(f"--scale {said.scale} is not for --job {job.job}: take {'own' if train else 'standard'} or none.")

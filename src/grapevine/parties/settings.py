@@ -27,7 +27,9 @@ class HostSettings(Settings):
     bind: str = param("0.0.0.0", "", "Which of this machine's addresses to listen on.", metavar="ADDRESS")
     wait: float = param(3600.0, "", "For the parties to come.", above=0, metavar="SECONDS")
     step_timeout: float = param(600.0, "", "For one exchange; who is later is left out.", above=0, metavar="SECONDS")
-    method: str | None = param(None, "", "train: the method (`grapevine methods`) [fedavg].", metavar="NAME")
+    method: str | None = param(
+        None, "", "train: the method (`grapevine methods`) [fedavg]; label: chorus or xclp [chorus].", metavar="NAME"
+    )
     server: str | None = param(None, "", "The host's own labelled rows, which stay here.", metavar="FILE|FOLDER")
     schema: str | None = param(None, "", "A table or a folder of images like the parties'.", metavar="FILE|FOLDER")
     features: tuple[str, ...] = param((), "", "The feature columns, by name.", metavar="COL,...")
