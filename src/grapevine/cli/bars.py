@@ -65,7 +65,10 @@ class Bar(Bars):
 
 
 class StepBar(Bars):
-    """The steps of a protocol, and how many parties have answered the one under way."""
+    """The steps of a protocol, and how many parties have answered the one under way. Elsewhere a line for each that is new: sums
+    follow one another under one name."""
+
+    last = ""
 
     def __call__(self, step: str, done: int, total: int) -> None:
         if step == "classifier":  # which is no party's
@@ -73,7 +76,9 @@ class StepBar(Bars):
             self.show(f"{self.title}: classifier", done, total, plain=told, matters=True)
             return
         told = f"{step.removeprefix('xclp.')} ({STEPS[step]})" if step in STEPS else step
-        self.show(f"{self.title}: {told}", done, total, plain=f"{told}, {done} parties" if done == total else "", matters=True)
+        new = done == total and step != self.last
+        self.show(f"{self.title}: {told}", done, total, plain=f"{told}, {done} parties" if new else "", matters=True)
+        self.last = step if done == total else self.last
 
 
 STEPS = {
@@ -86,6 +91,10 @@ STEPS = {
     "xclp.hamming.receive": "oblivious transfers received",
     "xclp.spread.contribute": "labels spread as in the paper, masked",
     "receive": "own rows unmasked",
+    "names": "classes and columns, by names that the server cannot read",
+    "begin": "the first sum",
+    "go_on": "sums that only the parties can open",
+    "hear": "neighbours' labels",
     "choose": "number of neighbours chosen",
     "decide": "rows kept, mended or set aside",
 }

@@ -175,7 +175,9 @@ class Chorus(Method):
         count = count_nodes(self.landmarks, len(rows), known, len(client.memory["agreement"]["keys"]))
         seed = client.rng("landmarks").initial_seed() % 2**32
         client.memory["centres"] = centres(rows, known, count, seed)
-        client.memory["order"] = np.frombuffer(secrets.token_bytes(8 * count), np.uint64).argsort()
+        repeats = self.xclp.reproducible and client.common_seed
+        shuffle = np.random.default_rng(client.rng("order").initial_seed() if repeats else secrets.randbits(256))
+        client.memory["order"] = shuffle.permutation(count)
         return {}
 
     # ------------------------------------------------------------ client: the graph

@@ -28,7 +28,7 @@ class HostSettings(Settings):
     wait: float = param(3600.0, "", "For the parties to come.", above=0, metavar="SECONDS")
     step_timeout: float = param(600.0, "", "For one exchange; who is later is left out.", above=0, metavar="SECONDS")
     method: str | None = param(
-        None, "", "train: the method (`grapevine methods`) [fedavg]; label: chorus or xclp [chorus].", metavar="NAME"
+        None, "", "The method: of train (`grapevine methods`) [fedavg], of label chorus or xclp [chorus].", metavar="NAME"
     )
     server: str | None = param(None, "", "The host's own labelled rows, which stay here.", metavar="FILE|FOLDER")
     schema: str | None = param(None, "", "A table or a folder of images like the parties'.", metavar="FILE|FOLDER")
