@@ -205,8 +205,8 @@ def test_what_is_odd_is_said_and_does_not_stop(wine):
     change("north.csv", 1, "cultivar", "Class 0")  # class_0 elsewhere
     rows = read("east.csv")
     write("east.csv", [*rows, ["blank", *["0"] * 13, "", ""]])
-    done = grapevine("label", *FILES, *QUICK, "--id", "bottle", "--truth", "truth", "--scale", "none", "--method", "xclp", "--out",
-                     "labels")  # fmt: skip
+    done = grapevine("label", *FILES, *QUICK, "--id", "bottle", "--truth", "truth", "--scale", "none", "--method", "xclp",
+                     "--out", "labels")  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "'Class 0' and 'class_0' are taken as two" in " ".join(done.output.split())
     assert "1 row is zero after scaling" in done.output
