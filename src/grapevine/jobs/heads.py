@@ -19,7 +19,7 @@ from scipy.special import softmax
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.data.columns import Column, Layout
-from grapevine.methods.song import Scale
+from grapevine.methods.tune import Scale
 
 HEADS = "heads.safetensors"
 

@@ -76,6 +76,13 @@ def balanced(Q: np.ndarray, mean: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return Q / Q.sum(-1, keepdims=True)
 
 
+def tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, temperatures: np.ndarray) -> np.ndarray:
+    """The hidden labels' loss at each temperature, summed over labels; `fold` is the one that has not heard a label."""
+    at = np.arange(len(y))
+    hidden = voice[fold, at]
+    return np.array([told.loss(log_softmax(t * hidden, -1)[at, y]).sum() for t in temperatures])
+
+
 # ---------------------------------------------------------------- linear heads
 
 

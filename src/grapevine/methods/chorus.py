@@ -1,9 +1,9 @@
 """Chorus, the label job's own method: several simple labellers, mixed by how well they find hidden labels again.
 
 XCLP's propagation is one voice. The others are linear discriminant analysis on all rows' hard labels, a head on all parties'
-labels, every party's own regression, and what each party has more of than others (`methods.song` has the programs, and what each
-voice is; `learn.voices` the arithmetic). Everything is computed at the parties from sums that they open themselves; the server
-carries them, makes the graph, and decides nothing.
+labels, every party's own regression, and what each party has more of than others. `methods.tune` and `methods.song` have the
+programs and what each voice is, `learn.voices` the arithmetic. Everything is computed at the parties from sums that they open
+themselves; the server carries them, makes the graph, and decides nothing.
 
     exchange            what leaves a client
     1  keys             a signed public key
@@ -41,7 +41,7 @@ from grapevine.crypto.together import Together
 from grapevine.data import columns as table
 from grapevine.graph import layout
 from grapevine.learn.voices import FOLDS, Told, folds
-from grapevine.methods import one_shot, song
+from grapevine.methods import one_shot, song, tune
 from grapevine.methods.landmarks import Nodes, centres
 from grapevine.methods.landmarks import count as count_nodes
 from grapevine.methods.landmarks import nodes as make_nodes
@@ -147,15 +147,15 @@ class Chorus(Method):
         if isinstance(asked, song.Soft):
             client.memory["next"] = number
             return dict(soft=self._seal(client, asked.Q))
-        return together.share(client, number, 0, parties, asked, wide=isinstance(asked, song.Wide))
+        return together.share(client, number, 0, parties, asked, wide=isinstance(asked, tune.Wide))
 
-    def _program(self, client: Client, program: str) -> song.Program:
+    def _program(self, client: Client, program: str) -> tune.Program:
         told = client.memory["told"]
         if program == "tune":
             C = len(client.memory["classes"])
-            own = song.Table(features(client), client.data.columns, _listed(client.memory["values"]),
+            own = tune.Table(features(client), client.data.columns, _listed(client.memory["values"]),
                              tuple(client.memory["gaps"].values()))  # fmt: skip
-            return song.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
+            return tune.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
         return song.sing(self._singer(client))
 
     def width(self, classes: int) -> int:
@@ -165,7 +165,7 @@ class Chorus(Method):
     def told(self, C: int) -> Told:
         return Told(*noise.response_rates(C, self.epsilon)) if self.epsilon else Told()
 
-    def _tuned(self, client: Client, found: song.Tuned) -> dict:
+    def _tuned(self, client: Client, found: tune.Tuned) -> dict:
         """Rows are scaled, and their nodes in the graph chosen."""
         scale = found.scale
         agreed = {name: dict(enumerate(values)) for name, values in found.agreed.items()}
@@ -237,9 +237,9 @@ class Chorus(Method):
             tuned, lambda what: np.random.default_rng(client.rng(what).initial_seed()), self.told(C), self.smooth,
         )  # fmt: skip
 
-    def tuned(self, client: Client) -> song.Tuned:
+    def tuned(self, client: Client) -> tune.Tuned:
         t = client.memory["tuned"]
-        return song.Tuned(song.Scale(t["mean"], t["std"], t["clip"]), t["name"], t["rows"], t["counts"], _listed(t["agreed"]))
+        return tune.Tuned(tune.Scale(t["mean"], t["std"], t["clip"]), t["name"], t["rows"], t["counts"], _listed(t["agreed"]))
 
     def prepared(self, client: Client) -> np.ndarray:
         """Rows as they are compared: values of text columns as features of their own, scaled."""

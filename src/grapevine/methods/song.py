@@ -1,28 +1,26 @@
-"""Chorus as a party runs it: straight-line programs in which `yield` is a sum over all parties.
+"""Chorus as a party runs it: a straight-line program in which `yield` is a sum over all parties.
 
     total = yield values        every party gives `values`; every party gets their sum, and the server neither (`crypto.together`)
 
-All parties run the same program on the same sums, so they decide alike, and the server decides nothing. `tune` finds the scale
-that rows are compared on; then the graph is made (`methods.chorus`); `sing` turns every party's own scores into voices, weighs
-them by how well they find hidden labels, and mixes them.
+All parties run the same program on the same sums, so they decide alike, and the server decides nothing. A first program finds
+the scale that rows are compared on (`methods.tune`); then the graph is made (`methods.chorus`); `sing` turns every party's own
+scores into voices, weighs them by how well they find hidden labels, and mixes them.
 
-What is opened, to the parties alone: moments of the features and label counts (`tune`); class counts, class sums and the total
-covariance of all rows; losses and their derivatives, each one number summed over all hidden labels. No sum is opened of fewer
-than `CELL` rows: classes with fewer are left out of it. Of two sums of almost the same rows the difference would show a row, so
-every class sum is over a new random four fifths of a party's rows.
+What is opened, to the parties alone: class counts, class sums and the total covariance of all rows; losses and their derivatives,
+each one number summed over all hidden labels. No sum is opened of fewer than `CELL` rows: classes with fewer are left out of it.
+Of two sums of almost the same rows the difference would show a row, so every class sum is over a new random four fifths of a
+party's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit, log_softmax, softmax
 
-from grapevine.data.columns import Column, counts, encode, pool_rare
 from grapevine.learn.voices import (
     FOLDS,
     LEAST,
@@ -39,10 +37,11 @@ from grapevine.learn.voices import (
     own_head,
     ridge_heads,
     symmetric,
+    tempered,
     triangle,
 )
+from grapevine.methods.tune import CELL, Program, Tuned
 
-CELL = 10  # rows: a sum of fewer is not opened
 SUBSET = 0.8  # of a party's rows, in each class sum
 POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
 BALANCE = 8  # steps
@@ -56,11 +55,6 @@ NEWTON = 6  # steps
 REFITS = 2
 BINS = 20
 MEDIANS = dict(lda=0.5, graph=0.4, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
-CLIP = dict(standard=6.0, one=30.0)
-
-
-Program = Generator[Any, Any, Any]
-"""Asks for sums of arrays, or for a step of the graph (`Soft`), is sent what came, and returns what it says."""
 
 
 @dataclass(frozen=True)
@@ -68,114 +62,6 @@ class Soft:
     """In place of a sum: one step of the graph on soft labels of the nodes, (folds, nodes, classes). Its answer has that form."""
 
     Q: np.ndarray
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How features become rows: centred, missing ones at the mean, divided, cut off."""
-
-    mean: np.ndarray
-    std: np.ndarray
-    clip: float
-
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        centred = np.where(np.isfinite(X), X - self.mean, 0.0)
-        return np.clip(centred / self.std, -self.clip, self.clip)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A party's rows as they were read (NaN: missing), its columns, everybody's values of text columns, and the columns in which
-    somebody lacks values. Without columns, rows are numbers."""
-
-    x: np.ndarray
-    columns: Sequence[Column] = ()
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    gaps: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """What `tune` found: the scale and its name, how many rows there are, labels of each class by fold, and the values of text
-    columns that are features."""
-
-    scale: Scale
-    name: str
-    rows: float
-    counts: np.ndarray  # (5, C)
-    agreed: Mapping[str, tuple[str, ...]]
-
-
-def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Program:
-    """The scale to compare rows on. The first len(y) rows are labelled; `fold` is the one that will not hear a label.
-
-    `auto`: each column by its own deviation where fewer than three columns carry the variance (their units differ); else all by
-    one, unless the nearest class mean finds more labels again on the other scale.
-    """
-    agreed = yield from _agreed_values(table)
-    X = encode(table.x, table.columns, agreed, table.gaps) if table.columns else table.x
-    there = np.isfinite(X)
-    values = np.where(there, X, 0.0)
-    labels = np.zeros((FOLDS - 1, C))
-    np.add.at(labels, (fold - 1, y), 1.0)
-    d = X.shape[1]
-    # Bytes are no matter here: the sizes of raw features are unknown, so this sum is in the wide ring.
-    total = yield Wide(np.concatenate([there.sum(0), values.sum(0), (values**2).sum(0), labels.ravel(), [len(X)]]))
-    n, sums, squares = total[: 3 * d].reshape(3, d)
-    by_fold = total[3 * d : -1].reshape(FOLDS - 1, C)
-    mean = sums / np.maximum(n, 1.0)
-    variance = np.maximum(squares / np.maximum(n, 1.0) - mean**2, 0.0)
-    varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # less, float64 cannot tell from rounding
-    variance = np.where(varies, variance, 0.0)
-    scales = dict(
-        standard=Scale(mean, np.where(varies, np.sqrt(variance), np.inf), CLIP["standard"]),
-        one=Scale(mean, np.where(varies, np.sqrt(variance.sum() / max(varies.sum(), 1)) or 1.0, np.inf), CLIP["one"]),
-    )
-    if scale == "auto":
-        scale = "standard" if variance.sum() ** 2 < 3 * (variance**2).sum() else "one"
-        if scale == "one" and by_fold.sum(0).min() >= CELL and C > 1:
-            scale = yield from _by_nearest_mean(X[: len(y)], y, C, told, scales)
-    if scale == "none":
-        return Tuned(replace(scales["one"], mean=np.zeros(d)), scale, total[-1], by_fold, agreed)
-    return Tuned(scales[scale], scale, total[-1], by_fold, agreed)
-
-
-def _agreed_values(table: Table) -> Program:
-    """Of each text column the values that at least RARE rows have, over all parties; the others are pooled."""
-    if not any(table.values.values()):
-        return {}
-    own = counts(table.x, table.columns)
-    totals = yield np.array([own[name].get(value, 0) for name, values in table.values.items() for value in values], float)
-    found = iter(np.rint(totals).astype(int).tolist())
-    return pool_rare({name: {value: next(found) for value in values} for name, values in table.values.items()})
-
-
-def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Program:
-    """The scale on which labels are found again by the nearest class mean, each left out of its own. A tie is for `one`."""
-    rows = {name: _directions(scale(X)) for name, scale in scales.items()}
-    Y = np.eye(C)[y]
-    sums = yield np.concatenate([(Y.T @ V).ravel() for V in rows.values()] + [Y.sum(0)])
-    n = sums[-C:]
-    losses = {}
-    for (name, V), M in zip(rows.items(), sums[:-C].reshape(len(rows), C, -1)):
-        cosines = V @ _directions(M / np.maximum(n, 1.0)[:, None]).T
-        without = _directions((M[y] - V) / np.maximum(n[y] - 1, 1.0)[:, None])
-        cosines[np.arange(len(y)), y] = (V * without).sum(1)
-        losses[name] = _tempered(cosines[None], y, np.zeros(len(y), int), told, 2.0 ** np.arange(6))
-    found = yield np.concatenate(list(losses.values()))
-    standard, one = found.reshape(2, -1).min(1)
-    return "standard" if standard < one - 1e-6 else "one"
-
-
-def _directions(V: np.ndarray) -> np.ndarray:
-    return V / np.maximum(np.linalg.norm(V, axis=1, keepdims=True), LEAST)
-
-
-class Wide(np.ndarray):
-    """Values whose sum may be of any size: added in the wide ring."""
-
-    def __new__(cls, values: np.ndarray) -> Wide:
-        return np.asarray(values, np.float64).view(cls)
 
 
 # ---------------------------------------------------------------- voices
@@ -291,16 +177,9 @@ def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
                 own_kept=found.own_hidden is not None and more >= 3 and more > 2 * np.sqrt(apart))  # fmt: skip
 
 
-def _tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, temperatures: np.ndarray) -> np.ndarray:
-    """The hidden labels' loss at each temperature, summed over labels."""
-    at = np.arange(len(y))
-    hidden = voice[fold, at]
-    return np.array([told.loss(log_softmax(t * hidden, -1)[at, y]).sum() for t in temperatures])
-
-
 def _at_best(own: Singer, voice: np.ndarray) -> Program:
     """The voice at the temperature at which it finds hidden labels best: log-probabilities."""
-    losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
+    losses = yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
     return log_softmax(TEMPERATURES[losses.argmin()] * voice, -1)
 
 
@@ -352,7 +231,7 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, shrink:
     shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)
     heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), shrinkages) for f in range(FOLDS)]
     scores = [np.stack([head[g](own.X) for head in heads]) for g in range(len(shrinkages))]
-    losses = yield np.concatenate([_tempered(s, own.y, own.fold, own.told, TEMPERATURES) for s in scores])
+    losses = yield np.concatenate([tempered(s, own.y, own.fold, own.told, TEMPERATURES) for s in scores])
     g, t = divmod(int(losses.argmin()), len(TEMPERATURES))
     chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
     return log_softmax(TEMPERATURES[t] * scores[g], -1), chosen, g if shrink is None else shrink
@@ -387,7 +266,7 @@ def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Program:
         return None
     voice = np.repeat(head(own.X)[None], FOLDS, 0)
     voice[own.fold, np.arange(len(own.y))] = without
-    losses = yield _tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
+    losses = yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
     t = TEMPERATURES[losses.argmin()]
     return log_softmax(t * voice, -1), [Head(t * head.W, t * head.b)]
 
@@ -403,7 +282,7 @@ def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Program:
     for head, leverage in heads:
         h = leverage(X)[:, None]
         without.append((head(X[:, :-1]) - h * Y) / (1 - h))
-        losses.append(_tempered(without[-1][None], own.y, np.zeros(len(X), int), own.told, TEMPERATURES))
+        losses.append(tempered(without[-1][None], own.y, np.zeros(len(X), int), own.told, TEMPERATURES))
     best = int((yield np.concatenate(losses)).argmin()) // len(TEMPERATURES)
     return heads[best][0], without[best]
 

@@ -1,0 +1,250 @@
+"""Chorus' programs with sums in the clear: what they open, what they find, and that all parties find the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
+
+from grapevine import graph
+from grapevine.data.columns import Column
+from grapevine.learn.voices import FOLDS, Told, folds, triangle
+from grapevine.methods import landmarks, song
+from grapevine.methods import tune as tune_scale
+
+
+def together(programs):
+    """All programs in step, sums in the clear: what they return, and the sums."""
+    asked, done, sums = [next(program) for program in programs], {}, []
+    while asked:
+        sums.append(np.sum([np.asarray(values) for values in asked], axis=0))
+        asked = []
+        for i, program in enumerate(programs):
+            try:
+                asked.append(program.send(sums[-1]))
+            except StopIteration as end:
+                done[i] = end.value
+    return [done[i] for i in range(len(programs))], sums
+
+
+def tune(rows, labels, C, scale="auto", told=None):
+    return together([tune_scale.tune(tune_scale.Table(X), y, folds(y, np.random.default_rng(0)), C, told or Told(), scale)
+                     for X, y in zip(rows, labels)])  # fmt: skip
+
+
+def parties(n=60, P=3, d=5, C=3, labelled=12, seed=0, spread=0.7):
+    """Rows around a centre per class, and the labels of the first of each party; and the truth."""
+    rng = np.random.default_rng(seed)
+    centres = 2.0 * rng.normal(size=(C, d))
+    truth = [rng.integers(C, size=n) for _ in range(P)]
+    rows = [centres[y] + spread * rng.normal(size=(n, d)) for y in truth]
+    return rows, [y[:labelled] for y in truth], truth
+
+
+def singers(rows, labels, C, seed=0, told=None):
+    """What parties bring, with a graph of exact cosines and one candidate."""
+    tuned, _ = tune(rows, labels, C, told=told)
+    V = [t.scale(X) for t, X in zip(tuned, rows)]
+    fold = [folds(y, np.random.default_rng((seed, i))) for i, y in enumerate(labels)]
+    n = sum(map(len, V))
+    W = graph.graph(*graph.nearest_cosine(np.concatenate(V), 8), n, preset="code")
+    Y, at = np.zeros((n, FOLDS, C)), 0
+    for v, y, f in zip(V, labels, fold):
+        for g in range(FOLDS):
+            heard = np.flatnonzero(f != g)
+            Y[at + heard, g, y[heard]] = 1
+        at += len(v)
+    Z = graph.solve(W, Y.reshape(n, -1), 0.9).Z.reshape(n, FOLDS, C).transpose(1, 0, 2)[None]
+    Z = np.maximum(Z, 0) / Z.sum(-1, keepdims=True).clip(1e-30) * 65535 + 0.5
+    ends = np.cumsum([0, *map(len, V)])
+    return [song.Singer(v, y, f, Z[:, :, a:b], np.ones(len(v)), None, tuned[0],
+                        lambda what, i=i: np.random.default_rng((seed, i)), told or Told())
+            for i, (v, y, f, a, b) in enumerate(zip(V, labels, fold, ends, ends[1:]))]  # fmt: skip
+
+
+# ---------------------------------------------------------------- the scale
+
+
+def test_moments_are_those_of_all_rows_and_missing_values_become_the_mean():
+    rows, labels, _ = parties()
+    rows[0][3, 2] = np.nan
+    found, _ = tune(rows, labels, 3, "standard")
+    X = np.concatenate(rows)
+    np.testing.assert_allclose(found[0].scale.mean, np.nanmean(X, 0))
+    np.testing.assert_allclose(found[0].scale.std, np.nanstd(X, 0))
+    assert found[0].scale(rows[0])[3, 2] == 0 and found[0].rows == 180
+    np.testing.assert_array_equal(found[0].counts.sum(0), np.bincount(np.concatenate(labels), minlength=3))
+
+
+def test_units_decide_the_scale():
+    rows, labels, _ = parties(labelled=6, d=12)
+    assert tune(rows, labels, 3)[0][0].name == "one"
+    assert tune([X * [1e4, *[1] * 11] for X in rows], labels, 3)[0][0].name == "standard"
+
+
+def test_where_labels_are_enough_they_decide_it():
+    """A column of noise with a large deviation, but not so large that units speak: the class means say `standard`."""
+    rng = np.random.default_rng(0)
+    rows, labels, _ = parties(n=200, labelled=80, d=8)
+    loud = [np.concatenate([X, 8 * rng.normal(size=(200, 3))], 1) for X in rows]
+    assert tune(loud, labels, 3)[0][0].name == "standard"
+    quiet = [np.concatenate([X, 0.05 * rng.normal(size=(200, 30))], 1) for X in rows]
+    assert tune(quiet, labels, 3)[0][0].name == "one"
+
+
+def test_a_feature_that_does_not_vary_plays_no_part():
+    rows, labels, _ = parties()
+    found, _ = tune([np.concatenate([X, np.full((60, 1), 7.0)], 1) for X in rows], labels, 3)
+    assert (found[0].scale(np.concatenate([rows[0], np.full((60, 1), 9.0)], 1))[:, -1] == 0).all()
+
+
+def test_values_of_text_are_agreed_on_and_rare_ones_pooled():
+    columns = (Column("age"), Column("town", "category", ("Rome", "Ulm")))
+    other = (Column("age"), Column("town", "category", ("Paris", "Rome")))
+    one = np.stack([np.arange(20.0), np.repeat([0.0, 1.0], [17, 3])], 1)
+    two = np.stack([np.arange(20.0), np.repeat([0.0, 1.0], [12, 8])], 1)
+    values = dict(town=("Paris", "Rome", "Ulm"))
+    y = np.array([0, 1])
+    programs = [tune_scale.tune(tune_scale.Table(x, c, values), y, np.array([1, 2]), 2, Told(), "standard")
+                for x, c in ((one, columns), (two, other))]  # fmt: skip
+    found, sums = together(programs)
+    np.testing.assert_array_equal(sums[0], [12, 25, 3])
+    assert found[0].agreed == found[1].agreed == dict(town=("Paris", "Rome"))
+    assert len(found[0].scale.mean) == 4  # age, Paris, Rome, all others
+
+
+# ---------------------------------------------------------------- voices and the mixture
+
+
+def test_all_parties_know_the_same_and_label_well():
+    rows, labels, truth = parties()
+    songs, _ = together([song.sing(s) for s in singers(rows, labels, 3)])
+    for found in songs[1:]:
+        assert found.weights == songs[0].weights
+        for name in ("of", "found", "rows", "hits"):
+            np.testing.assert_array_equal(found.expected[name], songs[0].expected[name])
+    right = np.mean([(s.P.argmax(1) == y).mean() for s, y in zip(songs, truth)])
+    assert right > 0.95
+    assert songs[0].expected["n"] == 36 and songs[0].expected["right"] >= 33
+    assert songs[0].expected["given"].sum() == 180 and songs[0].expected["rows"].sum() == 36
+
+
+def test_hidden_labels_are_judged_by_those_who_have_not_heard_them():
+    """Labels that are chance cannot be found again: an estimate that had heard them would say 100 %."""
+    rows, _, truth = parties(spread=3.0, labelled=30)
+    rng = np.random.default_rng(5)
+    labels = [rng.integers(3, size=30) for _ in truth]
+    songs, _ = together([song.sing(s) for s in singers(rows, labels, 3)])
+    assert songs[0].expected["n"] == 90 and songs[0].expected["right"] < 48  # 30 ± 4.5 expected
+
+
+def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same():
+    """A class that only nine rows may get: its sums are zero. And sums of two fits differ by far more than single rows."""
+    rows, labels, truth = parties(C=2, d=6)
+    labels[0] = np.array([2] * 3 + [0] * 9)  # class 2: three labels far from everything
+    rows[0][:3] += 50.0
+    songs, sums = together([song.sing(s) for s in singers(rows, labels, 3)])
+    counts = [s.reshape(FOLDS, 3) for s in sums if s.size == FOLDS * 3 and np.allclose(s, np.rint(s), atol=1e-6)]
+    class_sums = [s.reshape(FOLDS, 3, 6) for s in sums if s.size == FOLDS * 3 * 6]
+    assert len(class_sums) == 3
+    for M in class_sums:
+        N = next(n for n in counts if (n[:, 2] < song.CELL).all())
+        assert (M[:, 2] == 0).all() and N[:, 2].max() < song.CELL
+    apart = class_sums[1][0] - class_sums[2][0]
+    nearest = min(np.abs(apart[c] - sign * row).max() for c in (0, 1) for sign in (1, -1)
+                  for X in singers(rows, labels, 3) for row in X.X)  # fmt: skip
+    assert nearest > 0.1
+
+
+def test_a_head_on_few_labels_is_not_made():
+    """Fewer than ten labels of a class, or more numbers than two thirds of what the labelled rows consist of: no such sums."""
+    rows, labels, _ = parties(labelled=6)
+    songs, sums = together([song.sing(s) for s in singers(rows, labels, 3)])
+    assert "pooled" not in songs[0].weights
+    assert not [s for s in sums if s.size == 21 + 18]
+    rows, labels, _ = parties(labelled=20)
+    songs, sums = together([song.sing(s) for s in singers(rows, labels, 3)])
+    assert "pooled" in songs[0].weights and [s for s in sums if s.size == 21 + 18]
+
+
+def test_pooled_logistic_regression_is_scikit_learns_and_so_is_its_leave_one_out():
+    rows, labels, _ = parties(C=2, labelled=50, n=80, spread=2.0)
+    made = singers(rows, labels, 2)
+    total = sum(s.X.T @ s.X for s in made) / 240
+    X, y = np.concatenate([s.X[:50] for s in made]), np.concatenate(labels)
+    programs = [song._logistic(s, np.concatenate([s.X[:50], np.ones((50, 1))], 1), s.y.astype(float), total, 20) for s in made]
+    found, sums = together(programs)
+    theirs = LogisticRegression(tol=1e-8).fit(X, y)
+    head = found[0][0]
+    np.testing.assert_allclose(head.W[:, 1], theirs.coef_[0], atol=0.03)
+    without = np.concatenate([scores[:, 1] for _, scores in found])
+    for i in range(0, 150, 15):
+        rest = np.arange(150) != i
+        left_out = LogisticRegression(tol=1e-8).fit(X[rest], y[rest]).decision_function(X[i : i + 1])
+        np.testing.assert_allclose(expit(without[i]), expit(left_out[0]), atol=0.03)
+    assert len(sums) == 21  # 20 gradients and one matrix of curvature
+
+
+def test_a_party_keeps_its_own_model_only_where_that_is_clearly_better():
+    def found(mixed, own):
+        return song.Song(np.empty((0, 2)), np.eye(2)[mixed], None, np.eye(2)[own], {}, {}, {}, {}, {})
+
+    y = np.zeros(20, int)
+    assert song.verdict(found([1] * 9 + [0] * 11, y), y)["own_kept"]  # 9 more, √9·2 = 6
+    assert not song.verdict(found([1] * 4 + [0] * 16, y), y)["own_kept"]  # 4 more, not more than 2·√4
+    assert not song.verdict(found([1] * 2 + [0] * 18, y), y)["own_kept"]
+    said = song.verdict(found(y, [1] * 5 + [0] * 15), y)
+    assert (said["n"], said["right"], said["own"], said["apart"]) == (20, 20, 15, 5)
+
+
+def test_labels_that_were_told_by_chance_still_find_the_truth():
+    """Randomised responses with ε = 2 of three classes: a fifth of the labels is wrong, and the estimate is about the truth."""
+    rows, _, truth = parties(n=200, labelled=120, seed=2)
+    e = np.exp(2.0)
+    told = Told(e / (e + 2), 1 / (e + 2))
+    rng = np.random.default_rng(1)
+    labels = [np.where(rng.random(120) < told.p, y[:120], (y[:120] + rng.integers(1, 3, 120)) % 3) for y in truth]
+    songs, _ = together([song.sing(s) for s in singers(rows, labels, 3, told=told)])
+    right = np.mean([(s.P.argmax(1) == y).mean() for s, y in zip(songs, truth)])
+    assert right > 0.9
+    assert abs(songs[0].expected["right"] / songs[0].expected["n"] - right) < 0.12
+
+
+# ---------------------------------------------------------------- landmarks
+
+
+def test_landmarks_are_labelled_rows_and_centres_and_rows_lie_between_them():
+    rows, _, _ = parties(n=300, P=1)
+    V = rows[0]
+    assert (
+        landmarks.count(0, 300, 12, 3) == 300
+        and landmarks.count(40, 300, 12, 3) == 52
+        and landmarks.count(-1, 9999, 0, 3) == 9999
+    )
+    assert landmarks.count(0, 50_000, 100, 20) == 250 and landmarks.count(0, 50_000, 400, 20) == 420
+    centres = landmarks.centres(V, 12, 52, 0)
+    nodes = landmarks.nodes(V, 12, centres)
+    assert nodes.V.shape == (52, 5) and nodes.to_rows.shape == (300, 52)
+    np.testing.assert_allclose(nodes.to_rows.sum(1), 1)
+    np.testing.assert_allclose(nodes.mass.sum(), 300)
+    np.testing.assert_allclose(nodes.to_rows.toarray()[:12, :12], np.eye(12))
+    assert (nodes.to_rows.toarray()[12:] > 0).sum(1).max() <= 5
+    all = landmarks.nodes(V, 12, landmarks.centres(V, 12, 300, 0))
+    assert all.to_rows is None and len(all.V) == 300
+
+
+def test_a_triangle_is_a_symmetric_matrix():
+    M = np.arange(9.0).reshape(3, 3) + np.arange(9.0).reshape(3, 3).T
+    np.testing.assert_array_equal(song.symmetric(triangle(M), 3), M)
+
+
+@pytest.mark.parametrize("C", [2, 10])
+def test_the_estimate_of_bytes_is_about_what_is_sent(C):
+    rows, labels, _ = parties(C=C, labelled=15 * C, n=20 * C, d=7)
+    _, first = tune(rows, labels, C)
+    _, sums = together([song.sing(s) for s in singers(rows, labels, C)])
+    sent = 32 * first[0].size + 8 * sum(s.size for s in first[1:] + sums) + 66 * len(first + sums)
+    # One candidate here, and six in a job: balancing them is the first term.
+    said = song.bytes_of_sums(7, np.bincount(np.concatenate(labels), minlength=C)) - 8 * 8 * 5 * FOLDS * C
+    assert said == pytest.approx(sent, rel=0.3)
