@@ -35,6 +35,8 @@ EXTRAS = (
     "tensorboard",
     "mlflow",
     "matplotlib",
+    "openpyxl",
+    "datasets",
 )
 
 

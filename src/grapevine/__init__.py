@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__ as __version__
+from grapevine.jobs.config import write_config
 from grapevine.jobs.settings import CleanSettings, CompareSettings, DataSettings, LabelSettings, TrainSettings, keywords
 
 if TYPE_CHECKING:
@@ -51,18 +52,23 @@ def label(parties: Sequence[Any], *, names: Sequence[str] | None = None, out: st
     from grapevine.jobs import label as job
     from grapevine.report.label import write
 
-    return job.label(parties, s, names, out, dry_run, progress, command, write)
+    made = job.label(parties, s, names, out, dry_run, progress, command, write)
+    if out is not None and not dry_run:
+        write_config(out, s, parties=list(parties))
+    return made
 
 
 @keywords(TrainSettings)
-def train(method: str | Method, data: Split | str | Path, *, out: str | Path | None = None, resume: bool = False,
+def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Path | None = None, resume: bool = False,
           progress: Callable | None = None, **settings: Any) -> Run:  # fmt: skip
     """One model from everybody's labelled and unlabelled rows.
 
     The method is an object, or a name with its fields in `set`; the data a split, or a name or file that is split as the
-    settings say. Without `out` everything stays in memory; `resume` goes on with a folder that the same settings began.
+    settings say, or what `gv.data.load` takes: (X, y), a frame, or a list of them, one a party. Without `out` everything stays in
+    memory; `resume` goes on with a folder that the same settings began.
 
     >>> run = gv.train("fedavg", "digits", clients=10, labels="clients:100", rounds=20, set={"lr": 0.05}, out="runs/a")
+    >>> run = gv.train("fedavg", [(X_a, y_a), (X_b, y_b)], rounds=20)
     >>> run.result["accuracy"], run.predict(X)
     """
     from grapevine.core import with_settings
@@ -75,7 +81,7 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
     made = isinstance(data, Split)
     s = TrainSettings.from_dict(settings if made else dict(settings, data=data))
     chosen = with_settings(find(method), s.set) if isinstance(method, str) else method
-    _check_words(s, settings, isinstance(method, str), made, out)
+    _check_words(s, settings, isinstance(method, str), data, out)
     if s.runtime == "spmd":
         from grapevine.run import spmd
 
@@ -96,17 +102,20 @@ def train(method: str | Method, data: Split | str | Path, *, out: str | Path | N
     run = spmd.run(experiment, resume, watch) if s.runtime == "spmd" else experiment.run(resume, watch)
     if out:
         write(out, full=True)
+        write_config(out, s, method=method if isinstance(method, str) else None)
     return run
 
 
-def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, made: bool, out: str | Path | None) -> None:
+def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, data: Any, out: str | Path | None) -> None:
     """Settings that nobody would read are refused."""
+    from grapevine.data import Split
+
     if "set" in said and not named:
         raise Mistake("set is for a method by its name: give the object its fields, or name the method.")
     of_data = [name for name in DataSettings.names() if name in said]
-    if made and of_data:
+    if isinstance(data, Split) and of_data:
         raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
-    if s.runtime != "local" and (made or not named or not out):
+    if s.runtime != "local" and (not isinstance(data, (str, Path)) or not named or not out):
         raise Mistake(f"--runtime {s.runtime} needs --out, and method and data by names that other processes can be told.")
     if s.runtime != "local" and s.dp is not None:
         raise Mistake(
@@ -132,7 +141,10 @@ def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = 
     from grapevine.jobs import clean as job
     from grapevine.report.clean import write
 
-    return job.clean(parties, server, s, names, out, dry_run, progress, command, write)
+    made = job.clean(parties, server, s, names, out, dry_run, progress, command, write)
+    if out is not None and not dry_run:
+        write_config(out, s, parties=list(parties), server=server)
+    return made
 
 
 @keywords(CompareSettings)
@@ -147,12 +159,18 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
 
     >>> gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
     """
+    if not isinstance(data, (str, Path)):
+        raise Mistake(
+            f"data is a {type(data).__name__}: the runs of a comparison are processes of their own, so give a name or a file."
+        )
     s = CompareSettings.from_dict(dict(settings, data=data))
     from grapevine.jobs import compare as job
     from grapevine.report.compare import write as write_comparison
     from grapevine.report.train import write as write_run
 
-    return job.compare(methods, s, out, resume, progress, command, job.Pages(write_comparison, write_run))
+    made = job.compare(methods, s, out, resume, progress, command, job.Pages(write_comparison, write_run))
+    write_config(out, s, methods=list(methods))
+    return made
 
 
 def load(folder: str, method: str | None = None) -> Model | Heads:

@@ -28,5 +28,6 @@ def test_image_scale_is_mean_and_deviation_of_the_pixels():
 def test_table_scale_standardises_and_survives_constant_features():
     x = torch.tensor([[1.0, 5, 1e9], [3, 5, 1e9]])
     assert table_scale(x)(x).tolist() == [[-1, 0, 0], [1, 0, 0]]
+    assert table_scale(x)(torch.tensor([[3.0, 9.0, 9.0]])).tolist()[0][1:] == [0, 0]  # nothing was learned of these
     wide = torch.tensor([[2.0, 0], [-2, 0], [0, 1], [0, -1]])
     np.testing.assert_allclose(embedding_scale(wide)(wide), wide / np.sqrt(10 / 8), rtol=1e-6)

@@ -106,7 +106,7 @@ def test_mistakes_in_own_tables(tmp_path, case):
         (dict(X=np.ones((3, 2)), y=np.ones(2)), "one label per row"),
         (dict(X=np.ones((3, 2))), "no array 'y'"),
         (dict(X=np.array([[1, np.inf], [1, 1]]), y=np.ones(2)), "row 1, column 2: not a finite number"),
-        (dict(X=np.array([["a"], ["b"]]), y=np.ones(2)), "store numbers"),
+        (dict(X=np.array([["a"], ["b"]]), y=np.ones(2)), "give numbers"),
     ],
 )
 def test_mistakes_in_own_npz(tmp_path, arrays, words):

@@ -279,7 +279,9 @@ FLAGS = ("--server", "experts.csv", "--label", "kind", "--id", "name", "--truth"
 def test_files_in_and_a_folder_out(files):
     done = grapevine("clean", "north.csv", "south.csv", *FLAGS, "--out", "cleaned")
     assert done.exit_code == 0, done.output
-    assert {path.name for path in Path("cleaned").iterdir()} == {"north", "south", "result.json", "messages.jsonl", "report.html"}
+    assert {path.name for path in Path("cleaned").iterdir()} == {
+        "north", "south", "result.json", "messages.jsonl", "report.html", "config.toml"
+    }  # fmt: skip
     assert {p.name for p in Path("cleaned/north").iterdir()} == {"cleaned.csv", "suspicious.json", "disclosure.jsonl"}
     table, source = read("cleaned/north/cleaned.csv"), read("north.csv")
     assert list(table[0]) == ["id", "given", "label", "action", "loss", "confidence"]
@@ -322,12 +324,12 @@ def test_the_same_words_from_python_parquet_and_npz(files):
 
 def test_json_and_dry_run(files):
     done = grapevine("clean", "north.csv", *FLAGS, "--json", "--out", "cleaned")
-    assert done.exit_code == 0 and json.loads(done.output)["job"] == "clean"
-    assert json.loads(done.output)["per_client"] == json.loads(Path("cleaned/result.json").read_text())["per_client"]
+    assert done.exit_code == 0 and json.loads(done.stdout)["job"] == "clean"
+    assert json.loads(done.stdout)["per_client"] == json.loads(Path("cleaned/result.json").read_text())["per_client"]
     before = sorted(files.iterdir())
     dry = grapevine("clean", "north.csv", "south.csv", *FLAGS, "--dry-run", "--counts")
     assert dry.exit_code == 0 and "nothing has been sent" in dry.output and "under a minute" in dry.output
-    assert set(json.loads(grapevine("clean", "north.csv", *FLAGS, "--dry-run", "--json").output)["parties"]) == {"north"}
+    assert set(json.loads(grapevine("clean", "north.csv", *FLAGS, "--dry-run", "--json").stdout)["parties"]) == {"north"}
     assert sorted(files.iterdir()) == before
 
 

@@ -304,7 +304,15 @@ def test_what_is_written(tmp_path):
     parties = blobs((80, 30, 30), spread=2.0)
     result = label(parties, out=tmp_path / "out", abstain=0.05, seed=1, names=["north", "south", "east"])
     folder = tmp_path / "out"
-    assert {p.name for p in folder.iterdir()} == {"north", "south", "east", "result.json", "messages.jsonl", "report.html"}
+    assert {p.name for p in folder.iterdir()} == {
+        "north",
+        "south",
+        "east",
+        "result.json",
+        "messages.jsonl",
+        "report.html",
+        "config.toml",
+    }
     assert {p.name for p in (folder / "north").iterdir()} == {"labels.csv", "review.csv", "disclosure.jsonl"}
     rows = read(folder / "north" / "labels.csv")
     assert list(rows[0]) == ["id", "label", "confidence", "abstained", "given", "proposed"]

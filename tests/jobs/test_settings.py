@@ -26,10 +26,10 @@ from grapevine.parties.propose import propose
 
 # What a command takes beside settings: its arguments, and how it is to go about it.
 ABOUT = {
-    "label": {"parties", "dry_run", "out"},
-    "train": {"method", "resume", "out"},
-    "clean": {"parties", "server", "dry_run", "as_json", "out"},
-    "compare": {"methods", "resume", "as_json", "out"},
+    "label": {"parties", "config", "dry_run", "out"},
+    "train": {"method", "config", "resume", "out"},
+    "clean": {"parties", "server", "config", "dry_run", "as_json", "out"},
+    "compare": {"methods", "config", "resume", "as_json", "out"},
 }
 FUNCTIONS = dict(label=gv.label, train=gv.train, clean=gv.clean, compare=gv.compare)
 

@@ -307,3 +307,29 @@ def test_a_proposal_takes_the_shape_of_images(tmp_path):
 def test_a_proposal_that_cannot_be_meant_is_refused(tmp_path, said, job, sentence):
     with pytest.raises(Mistake, match=sentence):
         propose(tmp_path / "h", HostSettings(**dict(dict(parties=NAMES, features=COLUMNS), **said)), job)
+
+
+def test_text_and_dates_are_agreed_on_by_the_hosts_table(tmp_path):
+    """The host's table says what each column holds and which values are named; a party's own order and values do not matter."""
+    own = tmp_path / "own.csv"
+    lines = [f"{i},{'Bonn' if i % 2 else 'Ulm'},2024-01-{i % 28 + 1:02d},{i % 2}" for i in range(30)]
+    own.write_text("\n".join(["age,city,seen,kind", *lines]) + "\n")
+    said = HostSettings(parties=NAMES, server=str(own), label="kind", address="127.0.0.1")
+    made, rows_of_host = propose(tmp_path / "h", said, TrainSettings(rounds=1))
+    assert made.agreed.features == ("age", "city", "seen") and made.agreed.shape == (8,) == rows_of_host.x.shape[1:]
+    files.write_toml(tmp_path / "t.toml", dict(agreed=made.agreed.to_dict()))
+    agreed = Agreement.from_dict(files.read_toml(tmp_path / "t.toml")["agreed"])
+    assert agreed.hash == made.agreed.hash
+    (tmp_path / "n.csv").write_text("kind;seen;city;age\n0;01.01.2024;Rom;1,5\n1;NA;Ulm;unknown\n")
+    source = Source(str(tmp_path / "n.csv"), "kind", missing=("unknown",))
+    with pytest.raises(Mistake, match="line 3, column 'age': the value is missing"):
+        rows.read_rows(source, agreed, "north")
+    (tmp_path / "n.csv").write_text("kind;seen;city;age\n0;01.01.2024;Rom;1,5\n1;02.01.2024;Ulm;3\n")
+    read = rows.read_rows(source, agreed, "north")
+    np.testing.assert_array_equal(read.x[:, :4], [[1.5, 0, 0, 1], [3, 0, 1, 0]])  # age, Bonn, Ulm, other
+    assert [column.name for column in read.columns[:4]] == ["age", "city=Bonn", "city=Ulm", "city=other"]
+    rows.save_rows(tmp_path, read)
+    assert rows.load_rows(tmp_path).columns == read.columns
+    (tmp_path / "n.csv").write_text("kind,seen,city,age\n0,soon,Rom,1\n1,later,Ulm,3\n")
+    with pytest.raises(Mistake, match="line 2, column 'seen': 'soon' is not a date"):
+        rows.read_rows(source, agreed, "north")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import grapevine as gv
-from grapevine.cli.flags import flags, json_flag, new_flag, require_place
+from grapevine.cli.flags import config_flag, flags, json_flag, new_flag, require_place
 from grapevine.cli.shell import command_line, stopped
 from grapevine.jobs.settings import CleanSettings
 
@@ -18,6 +18,7 @@ from grapevine.jobs.settings import CleanSettings
 @click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
 @click.option("--server", required=True, metavar="FILE|FOLDER", help="The server's labelled rows, of the parties' form.")
 @flags(CleanSettings)
+@config_flag
 @click.option("--dry-run", is_flag=True, help="Only say what would travel, what it reveals, and how long it takes.")
 @json_flag
 @new_flag

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import grapevine as gv
-from grapevine.cli.flags import flags, json_flag, out_flag, resume_flag
+from grapevine.cli.flags import config_flag, flags, json_flag, out_flag, resume_flag
 from grapevine.cli.shell import again, command_line, goes_on
 from grapevine.jobs.settings import CompareSettings
 
@@ -18,6 +18,7 @@ from grapevine.jobs.settings import CompareSettings
 @click.command()
 @click.argument("methods", nargs=-1, required=True, metavar="METHOD...")
 @flags(CompareSettings)
+@config_flag
 @resume_flag
 @json_flag
 @out_flag

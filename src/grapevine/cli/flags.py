@@ -65,6 +65,29 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="For machines."
 resume_flag = click.option("--resume", is_flag=True, help="Go on with DIR: only what is missing is run.")
 
 
+def _from_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
+    """What the file says stands in for defaults, so that a flag on the command line comes before it."""
+    if path is None:
+        return
+    from grapevine.jobs.config import read_config
+
+    by_name = {p.name or "": p for p in ctx.command.params if p.name not in ("config", "out", "resume", "dry_run", "as_json")}
+    said = read_config(path, str(ctx.info_name), by_name)
+    for name, value in said.items():
+        if getattr(by_name[name], "multiple", False):  # a table, as --set and --vary take it
+            pairs = value.items() if isinstance(value, dict) else ()
+            said[name] = [f"{key}={','.join(map(str, each)) if isinstance(each, list) else each}" for key, each in pairs]
+        elif isinstance(value, list) and by_name[name].nargs == 1:
+            said[name] = ",".join(map(str, value))
+    ctx.default_map = said
+
+
+config_flag = click.option(
+    "--config", metavar="FILE.toml", is_eager=True, expose_value=False, callback=_from_config,
+    help="Settings from a file, as the config.toml that every run leaves; flags come before it.",
+)  # fmt: skip
+
+
 def require_place(out: str | None, dry_run: bool) -> None:
     """Where a dry run needs no folder, click cannot say that one is required."""
     if not out and not dry_run:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 import grapevine as gv
-from grapevine.cli.flags import flags, new_flag, require_place
+from grapevine.cli.flags import config_flag, flags, new_flag, require_place
 from grapevine.cli.shell import command_line, stopped
 from grapevine.jobs.settings import LabelSettings
 
@@ -17,6 +17,7 @@ from grapevine.jobs.settings import LabelSettings
 @click.command()
 @click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
 @flags(LabelSettings)
+@config_flag
 @click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
 @new_flag
 def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -45,6 +46,20 @@ class Commands(click.Group):
             sys.exit(2)
 
 
+class Told(logging.Handler):
+    """What was read from tables, and what looks wrong with it, as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(("Warning: " if record.levelno >= logging.WARNING else "") + record.getMessage(), err=True)
+
+
+def show_reading() -> None:
+    log = logging.getLogger("grapevine.reading")
+    log.setLevel(logging.INFO)
+    if not any(isinstance(handler, Told) for handler in log.handlers):
+        log.addHandler(Told())
+
+
 @click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="grapevine")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -56,6 +71,7 @@ def main(debug: bool) -> None:
     A method:     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/first
     What there is: grapevine methods, grapevine data list
     """
+    show_reading()
 
 
 for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, privacy,

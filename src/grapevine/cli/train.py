@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import grapevine as gv
-from grapevine.cli.flags import flags, out_flag, resume_flag
+from grapevine.cli.flags import config_flag, flags, out_flag, resume_flag
 from grapevine.cli.shell import goes_on
 from grapevine.jobs.settings import PredictSettings, TrainSettings
 
@@ -16,6 +16,7 @@ from grapevine.jobs.settings import PredictSettings, TrainSettings
 @click.command()
 @click.argument("method")
 @flags(TrainSettings)
+@config_flag
 @resume_flag
 @out_flag
 def train(method: str, resume: bool, out: str, **settings: Any) -> None:

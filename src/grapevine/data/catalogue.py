@@ -12,7 +12,7 @@ from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.words import hint
-from grapevine.data import formats, own
+from grapevine.data import formats, objects, own
 from grapevine.data.datasets import Dataset
 from grapevine.data.download import places, way
 from grapevine.data.tables import Columns
@@ -112,14 +112,17 @@ def names(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: Any,
     data_dir: str | Path | None = None,
     party: str | None = None,
     label: str | None = None,
     size: int | None = None,
     **asked: Any,
 ) -> Dataset:
-    """A data set by name, or from a file or folder of one's own.
+    """A data set by name, from a file or folder of one's own, or from objects in memory.
+
+    Objects are (X, y) with y = −1 where a row has no label, a pandas or polars frame, a Hugging Face dataset, or a list (or a
+    dict with names) of them: one a party.
 
     Own tables (CSV, Parquet, Feather, Excel, NPZ): `label` names the label column (else one called label, y or target), `party`
     the column with natural clients; `asked` are `id`, `features`, `categories`, `missing`, `decimal` and `impute`, as in
@@ -131,6 +134,8 @@ def load(
 
     `size`: bring images to this many pixels (folders, mini-imagenet, fed-isic2019).
     """
+    if not isinstance(name_or_path, (str, Path)):
+        return objects.load_objects(name_or_path, Columns(label=label, **asked), party)
     if name_or_path in NAMES:
         said = [word for word, value in dict(party=party, label=label, **asked).items() if value and value != "auto"]
         if said:

@@ -244,8 +244,9 @@ def decimal_mark(path: Any, columns: Mapping[str, pa.Array]) -> str:
 
 def _only_point(values: pa.Array) -> str | None:
     """The first number of a column of numbers that can only have a decimal point, as 12.5."""
-    here = matches(values, POINT) & ~matches(values, COMMA)
-    if not here.any() or not (matches(values, POINT) | ~valid(values)).all():
+    as_point, as_comma = matches(values, POINT), matches(values, COMMA)
+    here = as_point & ~as_comma
+    if not here.any() or not (as_point | as_comma | ~valid(values)).all():
         return None
     return values[int(np.flatnonzero(here)[0])].as_py()
 

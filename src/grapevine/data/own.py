@@ -18,7 +18,7 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.data import columns, tables, together
 from grapevine.data.columns import Column, Layout
-from grapevine.data.datasets import Dataset, hold_out, image_scale, images, integers, table_scale
+from grapevine.data.datasets import Dataset, as_images, hold_out, image_scale, integers, table_scale
 from grapevine.data.pictures import read_images
 from grapevine.data.sheets import existing_file, is_frame
 from grapevine.data.tables import Columns, read
@@ -97,16 +97,33 @@ def own_arrays(path: Path, arrays: Any, x: str, y: str) -> tuple[Tensor, np.ndar
     values, labels = tables.take_array(path, arrays, x), tables.take_array(path, arrays, y)
     if values.ndim < 2 or labels.shape != values.shape[:1]:
         raise Mistake(f"{path}: {x} has shape {values.shape} and {y} {labels.shape}, give one label per row.")
-    if values.dtype == np.uint8 and values.ndim in (3, 4):
-        channels_first = values.ndim == 4 and values.shape[3] not in (1, 3) and values.shape[1] in (1, 3)
-        return images(values.transpose(0, 2, 3, 1) if channels_first else values), labels
-    if values.dtype.kind not in "biuf":
-        raise Mistake(f"{path}: array {x!r} holds {values.dtype}, store numbers.")
-    values = values.reshape(len(values), -1).astype(np.float32)
-    if not np.isfinite(values).all():
-        row, column = np.argwhere(~np.isfinite(values))[0]
-        raise Mistake(f"{path}, array {x!r}, row {row + 1}, column {column + 1}: not a finite number, mend it.")
-    return torch.from_numpy(values), labels
+    pictures = as_images(values, str(path))
+    return (torch.from_numpy(finite(f"{path}, array {x!r}", values)) if pictures is None else pictures), labels
+
+
+def finite(where: str, x: Any, impute: bool = False) -> np.ndarray:
+    """Rows of numbers as float32, NaN for what is missing if `impute` allows it."""
+    x = np.asarray(x)
+    if x.dtype.kind == "O":
+        x = _numeric(x)
+    if x.dtype.kind not in "biuf":
+        raise Mistake(f"{where} holds {x.dtype}, give numbers, or a frame with text columns.")
+    if x.ndim < 2 or 0 in x.shape:
+        raise Mistake(f"{where}: X has the shape {x.shape}: give at least one row and one feature.")
+    x = x.reshape(len(x), -1).astype(np.float32)
+    bad = ~np.isfinite(x)
+    if bad.any() and not impute:
+        row, column = np.argwhere(bad)[0]
+        raise Mistake(f"{where}, row {row + 1}, column {column + 1}: not a finite number, correct it or say --impute.")
+    return np.where(bad, np.float32(np.nan), x)
+
+
+def _numeric(x: np.ndarray) -> np.ndarray:
+    """An array of objects as numbers, None as NaN, if all are."""
+    try:
+        return x.astype(np.float64)
+    except (TypeError, ValueError):
+        return x.astype(str)
 
 
 def load_folder(folder: Path, party: str | None, size: int | None) -> Dataset:

@@ -345,8 +345,18 @@ def frame_sheet(frame: Any, name: str) -> Sheet:
     if library == "polars":
         return arrow_sheet(name, frame.to_arrow())
     if library == "datasets":
-        return arrow_sheet(name, frame.with_format("arrow")[:])
+        return arrow_sheet(name, named_classes(frame))
     return arrow_sheet(name, frame)
+
+
+def named_classes(dataset: Any) -> pa.Table:
+    """A Hugging Face dataset, with its classes by their names."""
+    table = dataset.with_format("arrow")[:]
+    for j, (name, kind) in enumerate(dataset.features.items()):
+        if type(kind).__name__ == "ClassLabel":
+            classes = [None if value is None or value < 0 else kind.names[value] for value in table.column(name).to_pylist()]
+            table = table.set_column(j, name, pa.array(classes, pa.string()))
+    return table
 
 
 def one_type_of(column: Any) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
-from grapevine.data.columns import CATEGORY, DATE, NUMBER, Column, Layout
+from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout
 from grapevine.data.tables import Columns, Table, read
 
 LOG = logging.getLogger("grapevine.reading")
@@ -21,10 +21,12 @@ FAR, HUGE = 100, 1e9  # times the others' size: another scale; an absolute value
 
 def read_together(sources: Sequence[Any], asked: Sequence[Columns], names: Sequence[str]) -> list[Table]:
     """The tables of all, with the same columns in the same order, each of one kind everywhere."""
-    tables = [read(source, columns, name) for source, columns, name in zip(sources, asked, names)]
+    # Missing values are refused only when it is known which columns hold numbers.
+    tables = [read(source, replace(columns, impute=True), name) for source, columns, name in zip(sources, asked, names)]
     kinds = common_kinds(tables)
     for i, table in enumerate(tables):
-        if any(kinds.get(column.source, column.kind) != column.kind for column in table.columns):
+        other = any(kinds.get(column.source, column.kind) != column.kind for column in table.columns)
+        if other or not asked[i].impute and np.isnan(table.x).any():
             own = {name: kind for name, kind in kinds.items() if name in {column.source for column in table.columns}}
             tables[i] = read(sources[i], replace(asked[i], kinds={**own, **asked[i].kinds}), names[i])
     return check_same_columns(tables)
@@ -72,11 +74,11 @@ def check_same_columns(tables: Sequence[Table]) -> list[Table]:
 # ---------------------------------------------------------------- what was read, in words
 
 
-def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Columns) -> None:
-    """What was read, in words; the command prints it."""
+def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Columns, judge: bool = True) -> None:
+    """What was read, in words, and what may be wrong with it; the command prints it."""
     for line in described(read, layout, names, asked.label, asked.impute):
         LOG.info(line)
-    for line in doubts(read, names):
+    for line in doubts(read, names) if judge else ():
         LOG.warning(line)
 
 
@@ -86,7 +88,7 @@ def described(tables: Sequence[Table], layout: Layout, names: Sequence[str], lab
     left = [f"{name} (not asked for)" for name in dict.fromkeys(name for table in tables for name in table.unused)]
     for column in layout.columns:
         if column.kind == CATEGORY and not column.values:
-            left.append(f"{column.name} (text of which nothing stands in 10 rows)")
+            left.append(f"{column.name} (text, no value of which stands in {RARE} rows)")
         elif column.name == column.source:
             by_kind[column.kind].append(f"{column.name} ({len(column.values)} values)" if column.values else column.name)
     words = {NUMBER: "number", CATEGORY: "category", DATE: "date"}
@@ -108,8 +110,8 @@ def about_rows(table: Table, label: str | None, impute: bool) -> Iterator[str]:
     for column in table.columns:
         found = table.missing.get(column.name, {}) if column.name == column.source else {}
         if found:
-            way = "no value" if column.kind == CATEGORY else "filled with the mean" if impute else "missing"
-            gaps.append(f"{column.name} {sum(found.values())} ({counted(found)}; {way})")
+            filled = ", filled with the mean" if impute and column.kind != CATEGORY else ""
+            gaps.append(f"{column.name} ({counted(found)}{filled})")
     if gaps:
         yield f"missing values in {some(gaps, 20)}."
 

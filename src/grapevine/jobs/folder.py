@@ -14,7 +14,7 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 
-FILES = ("result.json", "messages.jsonl", "report.html")  # beside the parties' folders
+FILES = ("result.json", "messages.jsonl", "report.html", "config.toml")  # beside the parties' folders
 P = TypeVar("P")
 Page = Callable[[Path, dict[str, Any]], Any]
 """Writes report.html into a folder, from what result.json holds."""

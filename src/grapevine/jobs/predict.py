@@ -52,7 +52,7 @@ def _read(model: Model | Heads, file: str, s: PredictSettings) -> tuple[list[str
     else:
         table = read(file, replace(asked, features=layout.sources, kinds=layout.kinds))
         x = layout.encode(table.x, table.columns)
-    together.tell([table], layout if layout.columns else Layout(table.columns), [Path(file).name], asked)
+    together.tell([table], layout if layout.columns else Layout(table.columns), [Path(file).name], asked, judge=False)
     if x.shape[1] == math.prod(model.shape):
         x = x.reshape(-1, *model.shape)  # a data set of small images may come as a table with a pixel a column
     if not s.impute or isinstance(model, Heads):  # heads put missing values at the mean themselves

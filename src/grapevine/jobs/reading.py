@@ -16,7 +16,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.data import tables, together
 from grapevine.data.columns import Column, Layout, agree, numbers
-from grapevine.data.datasets import images
+from grapevine.data.datasets import as_images
 from grapevine.data.embed import embed_images
 from grapevine.data.pictures import read_images
 from grapevine.data.sheets import existing_file, is_frame
@@ -203,7 +203,7 @@ def _from_frames(s: LabelSettings | CleanSettings, given: Sequence[Any], names: 
 def _from_arrays(s: LabelSettings | CleanSettings, name: str, pair: Any) -> Party:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise Mistake(f"{name} is a {type(pair).__name__}: give every party as (X, y), as a frame, or as the path of its file.")
-    pixels = as_images(pair[0]) if isinstance(s, CleanSettings) else None
+    pixels = as_images(pair[0], name) if isinstance(s, CleanSettings) else None
     X = _features(name, pair[0], s.impute) if pixels is None else pixels.numpy()
     columns = numbers(f"x{j + 1}" for j in range(X.shape[1])) if pixels is None else ()
     labels = _labels(name, pair[1], len(X), missing=s.missing)
@@ -226,18 +226,6 @@ def _features(name: str, X: Any, impute: bool) -> np.ndarray:
         )
     X[bad] = np.nan
     return X
-
-
-def as_images(x: Any) -> Tensor | None:
-    """uint8 (n, h, w), (n, h, w, c) or (n, c, h, w) as images; None if it is none of them."""
-    x = np.asarray(x)
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or 0 in x.shape:
-        return None
-    if x.ndim == 4 and x.shape[3] not in (1, 3):
-        if x.shape[1] not in (1, 3):
-            return None
-        x = x.transpose(0, 2, 3, 1)
-    return images(x)
 
 
 # ---------------------------------------------------------------- files
@@ -329,7 +317,7 @@ def _read_pixels(path: str) -> Tensor | None:
     if Path(path).suffix.lower() != ".npz":
         return None
     with tables.open_npz(existing_file(path)) as arrays:
-        return as_images(tables.take_array(Path(path), arrays, "X"))
+        return as_images(tables.take_array(Path(path), arrays, "X"), path)
 
 
 # ---------------------------------------------------------------- features

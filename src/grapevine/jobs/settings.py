@@ -83,7 +83,7 @@ class LabelSettings(Settings):
 
     job: ClassVar[str] = "label"
 
-    label: str | None = own(None, "The label column; an empty cell, NaN or -1 is an unlabelled row.", metavar="COL")
+    label: str | None = own(None, "The label column; an empty cell, NA, ? or -1 is an unlabelled row.", metavar="COL")
     id: str | None = own(None, "The column that names a row [row numbers].", metavar="COL")
     features: tuple[str, ...] | None = own(None, "The feature columns [all others].", kind=tuple, metavar="COL,...")
     categories: tuple[str, ...] = own(
@@ -160,7 +160,8 @@ class DataSettings(Settings):
 
     job: ClassVar[str] = "data"
 
-    data: str = own(None, "By name (`grapevine data list`), or a file.", metavar="NAME|FILE|FOLDER", needed=True, varies=True)
+    data: Any = own(None, "By name (`grapevine data list`), or a file.", metavar="NAME|FILE|FOLDER", needed=True, varies=True,
+                    objects=True)  # fmt: skip
     data_dir: str | None = own(None, "Where data files are [else $GRAPEVINE_DATA, else the user's cache].", metavar="DIR")
     label: str | None = own(None, "The label column of a table.", metavar="COL")
     party: str | None = own(None, "The column of a table that says whose row it is.", metavar="COL")

@@ -39,7 +39,8 @@ def _split(s: DataSettings, seed: int, loaded: Loaded) -> Split:
     dataset, foreign = loaded
     if s.split:
         return Split.load(s.split, dataset, foreign)
-    partition = s.partition or ("natural" if s.party else "iid")
+    parties = dataset.group is not None and not isinstance(s.data, str)  # a list of them was given
+    partition = s.partition or ("natural" if s.party or parties else "iid")
     clients = 100 if s.clients is None and partition != "natural" else s.clients
     return dataset.split(clients=clients, partition=partition, labels=s.labels, flip=s.flip, irrelevant=s.irrelevant,
                          validation=s.validation, foreign=foreign, seed=seed)  # fmt: skip

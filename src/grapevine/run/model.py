@@ -19,6 +19,9 @@ from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
 from grapevine.data.columns import Layout
+from grapevine.data.datasets import as_images
+from grapevine.data.sheets import is_frame
+from grapevine.data.tables import Columns, read
 from grapevine.learn import networks
 
 
@@ -58,8 +61,8 @@ class Model(Inputs):
         self.method.predictor(self.network, self.shared)  # which loads the weights, with what belongs to them
 
     def predict_proba(self, X: Any, batch: int = 1000) -> np.ndarray:
-        """Class probabilities of rows given as they were in the data set (pixels 0–255, raw features)."""
-        x = X if isinstance(X, Tensor) else torch.from_numpy(np.asarray(X))
+        """Class probabilities of rows given as they were in the data set: pixels 0–255 or 0–1, raw features, or a frame."""
+        x = self._rows(X)
         if tuple(x.shape[1:]) != self.shape:
             raise Mistake(f"rows of shape {tuple(x.shape[1:])} do not fit this model: it was trained on {self.shape}.")
         device = next(self.network.parameters()).device
@@ -67,6 +70,14 @@ class Model(Inputs):
         with torch.no_grad():
             pieces = [predict(self.scale(piece).to(device)).cpu() for piece in x.split(batch)]
         return torch.cat(pieces).numpy() if pieces else np.empty((0, len(self.classes)), np.float32)
+
+    def _rows(self, X: Any) -> Tensor:
+        if is_frame(X):
+            table = read(X, Columns(features=self.layout.sources or None, kinds=self.layout.kinds))
+            return torch.from_numpy(self.layout.encode(table.x, table.columns) if self.layout.columns else table.x)
+        x = X if isinstance(X, Tensor) else torch.from_numpy(np.asarray(X))
+        pictures = as_images(x, "rows", round(1 / self.scale.factor)) if len(self.shape) == 3 else None
+        return x if pictures is None else pictures
 
     def predict(self, X: Any) -> list[str]:
         return [self.classes[i] for i in self.predict_proba(X).argmax(1)]

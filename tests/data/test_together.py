@@ -1,0 +1,77 @@
+"""Tables of several parties: one kind for a column everywhere, and sentences on what looks wrong."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from grapevine.core.errors import Mistake
+from grapevine.data.columns import agree
+from grapevine.data.tables import Columns, read_table
+from grapevine.data.together import described, doubts, read_together
+
+
+def together(*frames, **asked):
+    names = [f"p{i + 1}" for i in range(len(frames))]
+    return read_together(frames, [Columns(**asked)] * len(frames), names)
+
+
+def test_codes_in_one_table_and_text_in_another_are_categories_in_both():
+    a, b = together(pd.DataFrame(dict(c=[1, 2, 1])), pd.DataFrame(dict(c=["1", "x", "y"])))
+    assert a.columns[0].values == ("1", "2") and b.columns[0].values == ("1", "x", "y") and a.x[:, 0].tolist() == [0, 1, 0]
+
+
+def test_an_empty_column_is_what_it_is_elsewhere():
+    dates = pd.DataFrame(dict(c=["2024-01-01", "2024-01-02"]))
+    a, b = together(pd.DataFrame(dict(c=[None, "NA"])), dates, impute=True)
+    assert a.names == b.names == ("c", "c:month", "c:weekday", "c:hour") and np.isnan(a.x).all()
+    a, b = together(pd.DataFrame(dict(c=["", "NA"])), pd.DataFrame(dict(c=["x", "y"])))
+    assert a.columns[0].kind == "category" and a.columns[0].values == ()
+
+
+@pytest.mark.parametrize(
+    "one, other, words",
+    [
+        ([1.5, 2], ["low", "high"], "column 'c' holds numbers in p1 and text in p2"),
+        (["2024-01-01"], ["soon"], "column 'c' holds dates in p1 and text in p2"),
+        (["2024-01-01"], [3], "column 'c' holds dates in p1 and numbers in p2"),
+    ],
+)
+def test_columns_that_do_not_go_together(one, other, words):
+    with pytest.raises(Mistake, match=words):
+        together(pd.DataFrame(dict(c=one)), pd.DataFrame(dict(c=other)))
+
+
+def warned(**columns):
+    """Of two parties; a column is one list for both, or a list for each."""
+    pairs = [{name: values[i] if isinstance(values, tuple) else values for name, values in columns.items()} for i in (0, 1)]
+    return doubts(together(*(pd.DataFrame(pair) for pair in pairs)), ["p1", "p2"])
+
+
+def test_warnings():
+    ages = [30.0, 41, 52, 44, 39, 61]
+    assert warned(a=ages) == []
+    assert "column 'a' is 3 in every row" in warned(a=[3, 3], b=[1, 2])[0]
+    assert "column 'a' is 'x' in every row" in warned(a=["x", "x"], b=[1, 2])[0]
+    (said,) = warned(a=(ages, [1000 * age for age in ages]))[1:]
+    assert "1000 times as large in p2" in said
+    (said,) = warned(a=([*ages, 1e9], ages))
+    assert "column 'a' of p1 holds 1e+09, where most values are near 44" in said and "--missing" in said
+    (said,) = warned(a=list(range(100, 130)))
+    assert "looks like an id in p1 (30 rows, no two alike)" in said and "--id a" in said
+    assert warned(a=list(range(100, 400, 10))) == []  # no two alike, yet neither in sequence nor called so
+    assert "looks like an id" in warned(case_id=list(range(100, 400, 10)))[0]
+
+
+def test_what_was_read_is_said():
+    frame = pd.DataFrame(
+        dict(a=["1", "NA", "?"] * 5, c=["x", "y", "-"] * 5, note=list("abcdefghijklmno"), y=["k", "NA", ""] * 5, u=1)
+    )
+    tables = [read_table(frame, label="y", features=["a", "c", "note"], impute=True)] * 2
+    lines = described(tables, agree([(t.x, t.columns) for t in tables], True), ["north", "south"], "y", True)
+    used, left = (
+        "Columns: 1 number: a; 1 category: c (2 values).",
+        "u (not asked for), note (text, no value of which stands in 10 rows)",
+    )
+    assert lines[0] == f"{used} Left out: {left}."
+    assert lines[1] == "north: 15 rows, 10 without a label (5 NA, 5 empty)."
+    assert lines[2] == "north: missing values in a (5 NA, 5 ?, filled with the mean), c (5 -)."
