@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__ as __version__
-from grapevine.jobs.config import write_config
 from grapevine.jobs.settings import CleanSettings, CompareSettings, DataSettings, LabelSettings, TrainSettings, keywords
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ def label(parties: Sequence[Any], *, names: Sequence[str] | None = None, out: st
     """
     s = LabelSettings.from_dict(settings)
     from grapevine.jobs import label as job
+    from grapevine.jobs.config import write_config
     from grapevine.report.label import write
 
     made = job.label(parties, s, names, out, dry_run, progress, command, write)
@@ -73,6 +73,7 @@ def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Pa
     """
     from grapevine.core import with_settings
     from grapevine.data import Split
+    from grapevine.jobs.config import write_config
     from grapevine.jobs.splits import make_split
     from grapevine.methods import find
     from grapevine.report.train import Live, write
@@ -139,6 +140,7 @@ def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = 
     """
     s = CleanSettings.from_dict(settings)
     from grapevine.jobs import clean as job
+    from grapevine.jobs.config import write_config
     from grapevine.report.clean import write
 
     made = job.clean(parties, server, s, names, out, dry_run, progress, command, write)
@@ -165,6 +167,7 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
         )
     s = CompareSettings.from_dict(dict(settings, data=data))
     from grapevine.jobs import compare as job
+    from grapevine.jobs.config import write_config
     from grapevine.report.compare import write as write_comparison
     from grapevine.report.train import write as write_run
 
