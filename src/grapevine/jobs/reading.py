@@ -132,7 +132,10 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
         each[0] = replace(asked, id=s.id if s.id in own else None, truth=asked.truth if asked.truth in own else None)
     read = together.read_together(sources, each, names)
     raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
-    together.tell(read, layout or agree(raw, s.impute), names, asked)
+    made = layout or agree(raw, s.impute)
+    together.tell(read, made, names, asked)
+    if not made.names:
+        raise Mistake("no column can be used: all are text of which no value stands in 10 rows.")
     return read
 
 
@@ -145,8 +148,6 @@ def _encoded(parties: list[Party], impute: bool, layout: Layout | None, server: 
     if len(heads) != 1 or heads == {()}:
         return parties
     made = layout or agree([(party.x, party.columns) for party in (parties[:1] if server else parties)], impute)
-    if not made.names:
-        raise Mistake("no column can be used: all are text of which no value stands in 10 rows.")
     return [replace(party, x=made.encode(party.x, party.columns), columns=numbers(made.names)) for party in parties]
 
 
