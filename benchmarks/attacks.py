@@ -33,12 +33,11 @@ VICTIMS, SHADOWS, ROUNDS = 8, 40, 3
 SMALL: dict[str, dict[str, Any]] = {"xclp": dict(bits=256, spread=on_labels.spread("paper")), "fixmatch": dict(epochs=2)}
 WITH_LABELS = ("fedavg", "fedprox", "scaffold", "xclp", "perclient-lp", "network", "fedsem", "fixmatch", "mixmatch", "fedsiam",
                "sage", "fedlabel")  # fmt: skip
-AT_SERVER = ("mp-ssfl", "semifl", "fedanchor")  # clients have no labels: only whether a row is theirs can be asked
 
 
-def skewed(seed: int, labels: str = "clients") -> Any:
-    where = f"clients:{12 * (VICTIMS + SHADOWS)}" if labels == "clients" else "server:120"
-    return data.load("digits").split(clients=VICTIMS + SHADOWS, labels=where, partition="dirichlet:0.3", seed=seed)
+def skewed(seed: int) -> Any:
+    n = VICTIMS + SHADOWS
+    return data.load("digits").split(clients=n, labels=f"clients:{12 * n}", partition="dirichlet:0.3", seed=seed)
 
 
 def made(name: str) -> Any:
@@ -88,14 +87,11 @@ def by_method(names: tuple[str, ...], seeds: int) -> dict[str, dict[str, Found]]
 
 
 def _of_method(name: str, seed: int) -> Iterator[tuple[str, Found]]:
-    labelled = name in WITH_LABELS
-    split, model = skewed(seed, "clients" if labelled else "server"), "linear" if labelled else "mlp"
     for way in (False, True):
-        t = Training(made(name), split, VICTIMS, model, ROUNDS, seed, secure=way)
-        if labelled:
-            # A client of SCAFFOLD remembers earlier rounds, which shadows cannot: the first is read best.
-            found = attacking.label_inference(t) if way else attacking.labels_of_round(t, 0)
-            yield f"labels{' masked' * way}", best(found)
+        t = Training(made(name), skewed(seed), VICTIMS, "linear", ROUNDS, seed, secure=way)
+        # A client of SCAFFOLD remembers earlier rounds, which shadows cannot: the first is read best.
+        found = attacking.label_inference(t) if way else attacking.labels_of_round(t, 0)
+        yield f"labels{' masked' * way}", best(found)
         yield f"rows{' masked' * way}", best(attacking.membership(t, len(t.seen) - 1, masked=way))
     yield "rows client", best(attacking.curious_client(t))
 
@@ -204,7 +200,7 @@ def main() -> None:
     if args.pages:
         document(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
         return
-    seeds, names = (1, ("fedavg",)) if args.quick else (2, WITH_LABELS + AT_SERVER)
+    seeds, names = (1, ("fedavg",)) if args.quick else (2, WITH_LABELS)
     result: dict[str, Any] = dict(machine=about(), spread=label_job(seeds))
     print(result["spread"], flush=True)
     result |= dict(sent=what_is_sent(seeds), sampled=sampled(seeds))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,41 @@ def training() -> str:
 def test_the_tables_of_what_leaves_are_current(made):
     found = re.search(rf"^<!-- reveals: {made.__name__} -->\n\n((?:\|.*\n)+)", PAGE.read_text(encoding="utf-8"), re.M)
     assert found and found[1] == made(), made()
+
+
+# ---------------------------------------------------------------- figures
+
+
+@pytest.fixture(scope="module")
+def attacks():
+    """The script that writes the figures, and what it found."""
+    folder = PAGE.parents[1] / "benchmarks"
+    sys.path.insert(0, str(folder))
+    try:
+        script = importlib.import_module("attacks")
+    finally:
+        sys.path.remove(str(folder))
+    return script, json.loads((folder / "attacks.json").read_text(encoding="utf-8"))
+
+
+def test_the_figures_are_those_of_the_script(attacks, tmp_path):
+    """Also which methods can have masked averages: that table is made from the code."""
+    script, result = attacks
+    (tmp_path / "docs").mkdir()
+    copy = tmp_path / "docs" / PAGE.name
+    copy.write_bytes(PAGE.read_bytes())
+    script.document(result, tmp_path)
+    assert copy.read_bytes() == PAGE.read_bytes(), "python benchmarks/attacks.py --pages writes the tables anew"
+
+
+def test_what_the_table_calls_nothing_is_near_chance_and_what_is_bold_is_a_leak(attacks):
+    script, result = attacks
+    for job, attacker, learned, where, test in script.TABLE:
+        one = script.found(result, where)
+        assert (PAGE.parents[1] / test).exists()
+        if "nothing" in learned or "group" in learned:
+            assert one["right"] <= one["prior"] + 0.05, (job, attacker)
+        elif "**" in learned:
+            assert one["right"] > one["prior"] + 0.25, (job, attacker)
+        else:
+            assert "a little" in learned and one["right"] <= 0.7, (job, attacker)

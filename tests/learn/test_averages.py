@@ -205,6 +205,8 @@ def test_a_client_is_summed_with_the_same_others_in_every_round(digits):
     assert len(set(chosen)) == 2 and sorted(i for group in set(chosen) for i in group) == list(range(11))
     assert {chosen.count(group) for group in set(chosen)} == {10} and {len(group) for group in chosen} == {5, 6}
     assert len({chosen[2 * t] for t in range(10)}) == 2  # the order changes
+    means.agreed -= {3}
+    assert {tuple(means.sample(t)) for t in range(20)} == {tuple(i for i in group if i != 3) for group in chosen}  # groups stay
 
 
 def test_a_method_that_chooses_by_labels_takes_everybody(digits):

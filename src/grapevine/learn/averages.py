@@ -224,10 +224,11 @@ class Means:
         """Of the groups of clients the one whose turn it is, in an order that changes: a set is summed whole, or not at all."""
         if among is not None or count is not None:
             return self.server.sample(round, among, count, name)
-        ids, k = sorted(self.agreed), max(len(self.agreed) // self.server.per_round, 1)
+        ids = self.server.clients  # all of them, so that groups stay when a client is lost
+        k = max(len(ids) // self.server.per_round, 1)
         order = torch.randperm(len(ids), generator=self.server.rng("average groups"))
         turn = torch.randperm(k, generator=self.server.rng("average turns", round // k))[round % k]
-        return sorted(ids[i] for i in order[turn::k].tolist())
+        return sorted(ids[i] for i in order[turn::k].tolist() if ids[i] in self.agreed)
 
     def _opened(self, step: Any, ids: list[Id], replies: dict[Id, dict], layout: dict[str, Form], length: int) -> dict[Id, dict]:
         """The mean, as everybody's reply. While a client is missing, the others mask their parts anew, without it."""
