@@ -248,10 +248,10 @@ def _logit(loss: Tensor) -> np.ndarray:
 
 
 def prototypes(method: Any, split: Split, victims: int, seed: int = 0) -> dict[str, Found]:
-    """ProtoFSSL: what a curious party is sent of its helpers, each client's prototypes.
+    """ProtoFSSL: each client's prototypes, which the server sees with its weights, and which go to other clients without them.
 
     `classes`: which classes a helper has labels of (prior: the commoner answer for every class). `rows`: of a class with one
-    label, which of up to 100 rows of that class it is: the nearest to the prototype (prior: one in 100).
+    label, which of up to 100 rows of that class it is, to the server: the nearest to the prototype (prior: one in 100).
     """
     t = Training(method, split, victims, model="mlp", rounds=2, seed=seed)
     C, e = len(split.dataset.classes), t.seen[0]

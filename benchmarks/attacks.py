@@ -151,7 +151,7 @@ TABLE: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (  # and where t
     ("train `fedavg`", "another client", "whether a row is some client's: a little, from the model it is sent",
      ("methods", "fedavg", "rows client"), T),
     ("train `protofssl`", "another client", "**which classes a client has labels of**", ("sent", "prototypes 1, classes"), T),
-    ("train `protofssl`", "another client", "**the row, of a class with one label**", ("sent", "prototypes 1, rows"), T),
+    ("train `protofssl`", "the server", "**the row, of a class with one label**", ("sent", "prototypes 1, rows"), T),
     ("train `fedanchor`", "a client", "**whether a row is the server's**", ("sent", "anchors"), T),
     ("train `fedanchor` with `compact=true`", "a client", "whether a row is the server's: a little",
      ("sent", "anchors compact"), T),

@@ -79,7 +79,7 @@ def test_sums_over_other_clients_in_every_round_would_tell_their_labels(skewed, 
     assert found["right"] > found["prior"] + 0.15
 
 
-def test_protofssl_tells_other_clients_which_classes_one_has_and_a_single_row(skewed):
+def test_protofssl_tells_which_classes_a_client_has_and_the_server_a_single_row(skewed):
     """By design; `least=2` keeps prototypes of a single row back."""
     found = attacking.prototypes(methods.ProtoFSSL(helpers=3), skewed, VICTIMS)
     assert found["classes"]["right"] == 1 and found["rows"]["right"] > 0.9 and found["rows"]["tried"] > 4
