@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine.core import Id, Meter, Method, Server
+from grapevine.core import Id, Meter, Method, Transport
 from grapevine.core.reply import form_of
 from grapevine.crypto import fixed
 from grapevine.data.split import Split
@@ -46,8 +46,11 @@ class Watched(Simulation):
 
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
         replies = super().exchange(step, requests, round)
-        self.seen.append(Exchange(round, step, requests, replies))
+        self.seen.append(Exchange(round, step, requests, {id: dict(reply) for id, reply in replies.items()}))
         return replies
+
+    def gather(self, step: str, requests: dict[Id, dict], round: int, into: Any) -> None:
+        Transport.gather(self, step, requests, round, into)  # by `exchange`, all at once
 
 
 # ---------------------------------------------------------------- training, as the server sees it
@@ -99,9 +102,7 @@ class Training:
         told = {name: value for name, value in next(iter(self.seen[at].requests.values())).items() if name != "average"}
         data = {i: self.others.client(i) for i in range(len(self.others.parts))}
         simulation = Simulation(self.method, data, self.models, self.seed)
-        server = Server(self.method, data, simulation, self.models, self.split.dataset.classes, rounds=self.rounds)
-        step = self.method.steps()[self.seen[at].step]
-        replies = server.ask(step, each={i: told for i in data})
+        replies = simulation.exchange(self.seen[at].step, {i: told for i in data}, at)
         return {i: read(told, reply) for i, reply in replies.items() if reply["n"]}
 
     def losses(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -134,10 +134,12 @@ def what_is_sent(seeds: int) -> dict[str, Found]:
 
 L, T = "tests/attacks/test_labels.py", "tests/attacks/test_training.py"
 TABLE: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (  # and where the figure is, by which test
-    ("label", "a party", "others' labels: nothing beyond guessing", ("spread", "label, party"), L),
-    ("label", "the server", "how alike any two rows are; of what class they are: nothing", ("spread", "label, server"), L),
-    ("label", "the server and a party together", "**all labels**", ("spread", "label, both"), L),
-    ("label `--spread paper`", "a party", "**others' labels**; for comparison only", ("spread", "label paper, party"), L),
+    ("label `--method xclp`", "a party", "others' labels: nothing beyond guessing", ("spread", "label, party"), L),
+    ("label `--method xclp`", "the server", "how alike any two rows are; of what class they are: nothing",
+     ("spread", "label, server"), L),
+    ("label `--method xclp`", "the server and a party together", "**all labels**", ("spread", "label, both"), L),
+    ("label `--method xclp --spread paper`", "a party", "**others' labels**; for comparison only",
+     ("spread", "label paper, party"), L),
     ("train `xclp`", "a client", "others' labels: nothing beyond guessing", ("spread", "xclp, party"), L),
     ("train `xclp` with `spread=paper`", "a client", "**others' labels**", ("spread", "xclp paper, party"), L),
     ("train `fedavg`", "the server", "**which classes each client has**", ("methods", "fedavg", "labels"), T),
