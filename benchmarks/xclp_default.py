@@ -1,6 +1,6 @@
 """Which settings of FedAvg+XCLP do best on validation, over several data sets: how its defaults were chosen.
 
-    python benchmarks/xclp_default.py [--quick]
+    python benchmarks/xclp_default.py [--seeds 2] [--quick]
 
 Every candidate trains on the same splits: four data sets, 20 clients (digits: 10), five a round, about ten labels a client, two
 seeds. On digits and Fashion-MNIST all classes are alike and a client has labels of five of them; on MNIST and on CIFAR-10's
@@ -74,8 +74,10 @@ def chosen(runs: dict[str, dict[str, float]], sets: list[str], seeds: int) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="digits, one seed, a few rounds; nothing is kept")
-    quick = parser.parse_args().quick
-    sets, seeds, rounds = (["digits"], 1, 4) if quick else (list(SETS), SEEDS, ROUNDS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many [{SEEDS}]")
+    options = parser.parse_args()
+    quick = options.quick
+    sets, seeds, rounds = (["digits"], 1, 4) if quick else (list(SETS), options.seeds, ROUNDS)
     need(*[name for name in sets if name != "digits"])
     kept = json.loads(FILE.read_text()) if FILE.exists() and not quick else {}
     runs: dict[str, dict[str, float]] = kept.get("runs", {})
@@ -93,7 +95,9 @@ def main() -> None:
     print(table(("validation accuracy", *sets, "mean"), [(words, *each.values()) for words, each in means.items()]))
     print(f"Best in the mean: {best}.")
     if not quick:
-        FILE.write_text(json.dumps(dict(machine=about(), rounds=rounds, runs=runs, means=means, best=best), indent=1) + "\n")
+        FILE.write_text(
+            json.dumps(dict(machine=about(), rounds=rounds, seeds=seeds, runs=runs, means=means, best=best), indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
