@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 from dataclasses import replace
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from net import Net, ask_party
 from trials import NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 import grapevine as gv
+from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory
@@ -280,3 +283,34 @@ def test_no_end_of_a_job_leaves_keys_seeds_rows_or_memory(tmp_path, monkeypatch,
         assert not {"token", "seed"} & set(files.read_toml(home / "party.toml"))
     else:
         assert party._begun()  # coming back begins the job anew, and is asked about
+
+
+def test_forget_deletes_what_a_killed_job_left_and_lists_what_remains(tmp_path):
+    net = Net(tmp_path / "net", [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
+    home = net.folder / "east"
+    request = dict(hash=load_party(home).agreed.hash, round=0, step="keys", payload=dict(session_id="s"))
+    assert ask_party(home, request)
+    about = dict(files.read_toml(home / "party.toml"), token=TOKEN.text(), used="00")
+    files.write_toml(home / "party.toml", about)
+    (home / "out").mkdir()
+    (home / "out" / "labels.csv").write_text("id,label\n")
+    secrets = [TOKEN.secret, TOKEN.text().encode(), net.parties["east"].x[3].tobytes(), b"PRIVATE KEY"]
+    assert all(secret in bytes_left(home) for secret in secrets[1:])
+    done = CliRunner().invoke(main, ["forget", str(home), "--json"])
+    assert done.exit_code == 0, done.output
+    left = {row["path"]: row for row in json.loads(done.output)}
+    assert set(left) >= {"party.toml", "pinned.toml", "disclosure.jsonl", "out/labels.csv"}
+    assert left["out/labels.csv"]["sha256"] == hashlib.sha256(b"id,label\n").hexdigest()
+    assert not any(secret in bytes_left(home) for secret in secrets)
+    assert (home / "ledger" / "privacy.jsonl").exists() is ("ledger/privacy.jsonl" in left)
+    again = CliRunner().invoke(main, ["forget", str(home)])  # there is nothing more to forget
+    assert again.exit_code == 0, again.output
+    assert CliRunner().invoke(main, ["forget", str(tmp_path)]).exit_code == 2
+
+
+def test_forget_names_a_file_that_still_holds_a_secret(tmp_path):
+    net = Net(tmp_path / "net", [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
+    home = net.folder / "east"
+    (home / "copy.pem").write_bytes((home / "identity.pem").read_bytes())
+    done = CliRunner().invoke(main, ["forget", str(home)])
+    assert done.exit_code == 2 and "copy.pem still holds a secret" in done.output

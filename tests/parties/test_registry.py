@@ -12,7 +12,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from net import Desk
+from net import Desk, until
 from trials import label_agreement
 
 from grapevine.core.errors import Mistake
@@ -346,3 +346,38 @@ def test_a_clock_that_flower_would_refuse_is_named(offset, good):
     else:
         with pytest.raises(Mistake, match=f"{abs(offset)} s {'ahead of' if offset > 0 else 'behind'}"):
             check_clock(1000.0, 1000.0 + offset, 1000.0 + offset)
+
+
+def test_little_is_read_from_a_stranger_and_more_from_where_a_party_is(fleet, tmp_path):
+    """Forty bodies of 31 MB, from nobody, made the host grow by 1.2 GB."""
+    much = b"x" * (gate.BODY_BYTES + 1)
+    assert fleet.raw(b"POST /v1/fleet/push-messages HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(much)).startswith(
+        b"HTTP/1.1 413"
+    )
+    fleet.enrol("north", tmp_path / "n").hear("here")
+    status, _, body = post(fleet, "/v1/fleet/push-messages", much)
+    assert status == 201 and len(json.loads(body)["body"]) == len(much)
+    head = b"POST /v1/fleet/push-messages HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (gate.FLEET_BYTES + 1)
+    assert fleet.raw(head).startswith(b"HTTP/1.1 413")
+
+
+def test_one_address_cannot_take_all_connections(host, monkeypatch):
+    """199 idle connections shut newcomers out for 85 s."""
+    monkeypatch.setattr(gate, "STRANGERS", 3)
+    monkeypatch.setattr(gate, "FIRST_SECONDS", 1)
+    idle = [socket.create_connection(("127.0.0.1", host.port), 60) for _ in range(3)]
+    extra = socket.create_connection(("127.0.0.1", host.port), 60)
+    assert extra.recv(1) == b""  # turned away at once
+    extra.close()
+    for each in idle:
+        each.close()
+    until(lambda: not host.gate._open, "the idle ones to be gone", lambda: "", 60)
+    host.link("north")  # a newcomer
+
+
+def test_what_a_stranger_writes_cannot_forge_a_line_of_the_log(host):
+    body = json.dumps(dict(name="x\n12:00:00 north has joined.\x1b[2J", secret="00")).encode()
+    assert b"403" in host.raw(
+        b"POST /v1/grapevine/settings HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    assert host.said and all(line.isprintable() for line in host.said)

@@ -12,7 +12,7 @@ from grapevine.cli.clean import clean
 from grapevine.cli.compare import compare, leaderboard
 from grapevine.cli.data import data, methods
 from grapevine.cli.label import demo, label
-from grapevine.cli.parties import doctor, host, join
+from grapevine.cli.parties import doctor, forget, host, join
 from grapevine.cli.privacy import privacy
 from grapevine.cli.report import completion, report
 from grapevine.cli.train import predict, train
@@ -74,6 +74,6 @@ def main(debug: bool) -> None:
     show_reading()
 
 
-for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, privacy,
-                completion):  # fmt: skip
+for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, forget,
+                privacy, completion):  # fmt: skip
     main.add_command(command)

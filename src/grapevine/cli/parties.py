@@ -282,6 +282,32 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
             click.echo("Too few of your rows are labelled to measure the model on them: they will not count in its accuracy.")
 
 
+# ---------------------------------------------------------------- forget
+
+
+@click.command()
+@click.argument("folder", metavar="FOLDER")
+@json_flag
+def forget(folder: str, as_json: bool) -> None:
+    """Delete the keys, seeds, rows, memory and logs that a job left in a party's FOLDER, and list what remains.
+
+    Results, what was agreed, and the list of what left the machine stay. So does the ledger, which is elsewhere.
+
+    \b
+    grapevine forget ~/.grapevine/trial/north
+    """
+    from dataclasses import asdict
+
+    from grapevine.cli.terminal import show_table
+    from grapevine.parties.forget import forget as run
+
+    left = [asdict(file) for file in run(Path(folder).expanduser())]
+    if as_json:
+        click.echo(json.dumps(left, indent=1))
+    else:
+        show_table(f"What remains in {folder}; no secret of the job is in it", left)
+
+
 # ---------------------------------------------------------------- doctor
 
 

@@ -5,7 +5,8 @@ nobody who he is there. So the SuperLink must not be reachable from outside. The
 and nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
 
 Whoever connects gets a handshake, then seconds for a whole request, whatever its pace; sizes are checked before they are read;
-the number of connections is bounded.
+the number of connections is bounded, in all and for each address. More than a few kB of a request are read only from an address
+from which a party has proved itself within the last minutes: `join` does so every second, from the machine of its node.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.parties.registry import Refused, Registry
+from grapevine.parties.registry import Refused, Registry, printable
 
 FLEET = frozenset(f"/v1/fleet/{name}" for name in (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
@@ -33,8 +35,11 @@ FLEET_BYTES = 2**25  # of one Fleet call; Flower sends large arrays in pieces of
 HANDSHAKE_SECONDS = 10
 REQUEST_SECONDS = 20  # for all of a request, from its first byte on
 FLEET_SECONDS = 120
+FIRST_SECONDS = 10  # for the first byte of a connection
 IDLE_SECONDS = 90  # between two requests on one connection
 CONNECTIONS = 200
+STRANGERS = 20  # connections at once from an address where no party has proved itself
+KNOWN_SECONDS = 300  # so long an address is known after a party has proved itself from there
 UPSTREAM_SECONDS = 60
 HOP = {"connection", "keep-alive", "host", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection"}
 
@@ -56,6 +61,9 @@ class Gate(ThreadingHTTPServer):
         self.inner = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.inner.load_verify_locations(cadata=self.ca.decode("ascii"))
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._counting = threading.Lock()
+        self._open: Counter[str] = Counter()  # connections, by address
+        self._proved: dict[str, float] = {}  # when a party last did, by address
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
@@ -74,16 +82,32 @@ class Gate(ThreadingHTTPServer):
         plain.settimeout(HANDSHAKE_SECONDS)
         return self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
 
+    def prove(self, address: str) -> None:
+        """A party has shown its pass from here."""
+        with self._counting:
+            self._proved[address] = time.monotonic()
+
+    def knows(self, address: str) -> bool:
+        with self._counting:
+            return time.monotonic() - self._proved.get(address, -KNOWN_SECONDS) < KNOWN_SECONDS
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
+        address = client_address[0]
+        many = self._open[address] >= STRANGERS and not self.knows(address)
+        if many or not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        with self._counting:
+            self._open[address] += 1
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._counting:
+                self._open[client_address[0]] -= 1
+                self._open += Counter()  # addresses that have gone
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -101,8 +125,8 @@ class _Timed(io.RawIOBase):
     """Bytes of a socket, all of them before `until`: many small pieces do not add up to more time."""
 
     def __init__(self, sock: ssl.SSLSocket):
-        self.sock, self.until = sock, time.monotonic() + IDLE_SECONDS
-        self.waiting = True
+        self.sock, self.until = sock, time.monotonic() + FIRST_SECONDS
+        self.waiting, self.first = True, True
 
     def readable(self) -> bool:
         return True
@@ -111,7 +135,7 @@ class _Timed(io.RawIOBase):
         self.sock.settimeout(max(0.01, self.until - time.monotonic()))
         count = self.sock.recv_into(buffer)
         if self.waiting:  # the first byte of a request: from now on the clock is the request's
-            self.waiting, self.until = False, time.monotonic() + REQUEST_SECONDS
+            self.waiting, self.first, self.until = False, False, time.monotonic() + REQUEST_SECONDS
         return count
 
 
@@ -133,7 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
         super().finish()
 
     def handle_one_request(self) -> None:
-        self._timed.waiting, self._timed.until = True, time.monotonic() + IDLE_SECONDS
+        seconds = FIRST_SECONDS if self._timed.first else IDLE_SECONDS
+        self._timed.waiting, self._timed.until = True, time.monotonic() + seconds
         super().handle_one_request()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -150,8 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             if self.path in FLEET:
-                self._timed.until = time.monotonic() + FLEET_SECONDS
-                self._pass_on(self._body(FLEET_BYTES))
+                known = self.server.knows(self.client_address[0])
+                self._timed.until = time.monotonic() + (FLEET_SECONDS if known else REQUEST_SECONDS)
+                self._pass_on(self._body(FLEET_BYTES if known else BODY_BYTES))
             elif self.path.startswith("/v1/grapevine/"):
                 self._answer(self.path.removeprefix("/v1/grapevine/"), self._body(BODY_BYTES))
             else:
@@ -188,6 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             reply = registry.hear(
                 name, secret, *(_text(asked, key, 300) for key in ("process", "state", "confirmed", "sentence"))
             )
+            self.server.prove(self.client_address[0])
         elif what == "model":
             self._send(200, registry.model(name, secret).read_bytes(), "application/octet-stream")
             return
@@ -232,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, sentence: str) -> None:
         if status != 404:
-            self.server.say(f"Refused {self.client_address[0]}: {sentence}")
+            self.server.say(f"Refused {self.client_address[0]}: {printable(sentence)}")
         self._send(status, json.dumps(dict(error=sentence)).encode(), "application/json")
 
 
