@@ -80,9 +80,9 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
 
 
 def _name(request: dict[str, Any]) -> str:
-    """A sum that lost a party is asked for again, as another attempt: how often is for the sum to say."""
-    attempt = request["payload"].get("attempt")
-    return request["step"] if attempt is None else f"{request['step']} {attempt}"
+    """Sums have numbers, and one that lost a party is asked for again, as another attempt: how often is for the sum to say."""
+    said = [request["payload"][name] for name in ("number", "attempt") if name in request["payload"]]
+    return " ".join(map(str, [request["step"], *said]))
 
 
 def _started_again(kept: Kept, run: int, epoch: str, round: int, agreed: Agreement) -> Kept:
