@@ -21,7 +21,7 @@ import torch
 from machine import Stopwatch, about, one_blas_thread, table, write
 
 from grapevine import graph
-from grapevine.core import Server
+from grapevine.core import Server, Transport
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.crypto.hamming import protocol
@@ -36,7 +36,7 @@ TARGETS = dict(psm=4.0, mlwe=10.0, plain_part=0.7)
 BEFORE = dict(mlwe=dict(before=20.18, after=8.88))
 
 
-class TimedTransport:
+class TimedTransport(Transport):
     """Hands requests on to a simulation and adds up processor time by step: what clients do."""
 
     def __init__(self, simulation: Simulation):

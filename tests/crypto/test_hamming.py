@@ -9,7 +9,7 @@ import pytest
 import torch
 from uniformity import looks_uniform
 
-from grapevine.core import Method, Server, step, wire
+from grapevine.core import Method, Server, Transport, step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
@@ -64,7 +64,7 @@ class Distances(Method):
         return dict(present=present, blocks={(j, k): block for j, k, block in blocks})
 
 
-class Counting:
+class Counting(Transport):
     """The simulation's transport, with the steps it was asked for."""
 
     def __init__(self, simulation, change):

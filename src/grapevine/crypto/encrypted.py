@@ -162,7 +162,7 @@ class Paillier(Encrypted):
     def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
         packs, size = -(-n_j // 230), (self.key_bits / 3072) ** 2
         return dict(
-            once=2 + 4 * size * packs * bits / (3 * 4096), pair=27 * size * n_k * packs * (bits / 4096 + 1) / (500 * 3 * 2)
+            once=2 + 4 * size * packs * bits / (3 * 4096), pair=36 * size * n_k * packs * (bits / 4096 + 1) / (500 * 3 * 2)
         )
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
