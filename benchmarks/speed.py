@@ -184,6 +184,64 @@ def cleanlab(found: dict) -> str:
     return markdown(("data", "flipped", "wrong labels found by", *keys), rows)
 
 
+def large_graph(found: dict) -> str:
+    head = ("points", "", "CPU-seconds", "GB", "recall", "right, %")
+    rows = []
+    for each in found["rows"]:
+        recall = f"{each['recall']:.3f}" if "recall" in each else "–"
+        gigabytes = f"{each['added_mb'] / 1000:.2f}"
+        rows.append((f"{each['n']:,}", each["way"], f"{each['cpu_seconds']:.0f}", gigabytes, recall, each["accuracy"]))
+    words = "One fit on mixtures of CIFAR-10's features, 64 columns, 500 labels; recall is the share of true neighbours in the "
+    words += "graph. Other work on the machine makes CPU-seconds longer, too: each row has its own load in the file."
+    return f"{words}\n\n{markdown(head, rows)}"
+
+
+def streaming(found: dict) -> str:
+    rows = []
+    for each in [*found["round"], found["population"]]:
+        rows.append((f"{each['clients']:,}", f"{each['per_round']:,}", f"{each['cpu_seconds']:.1f}", f"{each['peak_mb']:.0f}"))
+    text = "A whole process that runs one round of FedAvg, imports included; clients hold four rows each in a memory-mapped file."
+    return f"{text}\n\n" + markdown(("clients", "in the round", "CPU-seconds", "MB at most"), rows)
+
+
+def conclusions() -> str:
+    """One screen: what the files say, a sentence or two each."""
+    tell = dict(simulator=_simulator, streaming=_streaming, large_graph=_large, label_spreading=_spreading, xclp_round=_xclp)
+    lines = [each(found) for name, each in tell.items() if (found := read(name))]
+    return "\n".join(f"- {line}" for line in lines if line) + "\n"
+
+
+def _simulator(found: dict) -> str:
+    peers = "; ".join(f"{name} {each['steady']:.1f}" for name, each in found.get("against_two_workers", {}).items())
+    alone = found["one_worker_against_bare_loop"]
+    return (f"One worker takes {alone:.2f} times a bare PyTorch loop. A round elsewhere takes so many of our rounds with two "
+            f"workers: {peers}.")  # fmt: skip
+
+
+def _streaming(found: dict) -> str:
+    few, many, all_of_them = found["round"][0], found["round"][-1], found["population"]
+    return (f"A round of {many['per_round']:,} clients takes {found['times_the_memory']:.2f} times the memory of one of "
+            f"{few['per_round']}. A population of {all_of_them['clients']:,} starts and runs its first round in "
+            f"{all_of_them['cpu_seconds']:.1f} CPU-seconds and {all_of_them['peak_mb'] / 1000:.2f} GB.")  # fmt: skip
+
+
+def _large(found: dict) -> str:
+    largest = max(found["rows"], key=lambda each: each["n"])
+    return (f"Labels spread over {largest['n']:,} points in {largest['cpu_seconds']:.0f} CPU-seconds and "
+            f"{largest['added_mb'] / 1000:.1f} GB, with {largest['recall']:.0%} of the true neighbours.")  # fmt: skip
+
+
+def _spreading(found: dict) -> str:
+    times = [each["times_as_fast"] for each in found["compared"]]
+    return f"Exact propagation is {min(times):.1f} to {max(times):.1f} times as fast as scikit-learn's, in CPU-seconds."
+
+
+def _xclp(found: dict) -> str:
+    plain = [each for each in found["whole"] if not each["expected_accuracy"]]
+    seconds = ", ".join(f"{each['protocol']} {each['cpu_seconds']:.1f}" for each in plain)
+    return f"A whole round of XCLP, 5 parties × 500 rows, takes these CPU-seconds of all parties together: {seconds}."
+
+
 def train_round(found: dict) -> str:
     rows = []
     for each in found["rounds"]:
@@ -198,6 +256,8 @@ PARTS = {
     "secure_hamming": ("Secure Hamming distances against the paper's protocols as written", hamming),
     "xclp_round": ("A whole round of XCLP", xclp_round),
     "growth": ("How the label job's cost grows", growth),
+    "large_graph": ("Propagation over a million points", large_graph),
+    "streaming": ("Memory against clients", streaming),
     "label_spreading": ("Propagation against scikit-learn", spreading),
     "xclp_train_round": ("A round of FedAvg+XCLP against one with the network's labels", train_round),
     "augment": ("Augmentation against an image library", augment),
@@ -208,7 +268,7 @@ OTHERS = ("femnist_graph", "cost_account")
 
 
 def page() -> str:
-    text = HEAD
+    text = f"{HEAD}\n{conclusions()}"
     for name, (title, tell) in PARTS.items():
         if found := read(name):
             text += f"\n## {title}\n\n{tell(found)}\n\n{ran(name, found)}.\n"
