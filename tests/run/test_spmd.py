@@ -88,7 +88,7 @@ def test_labels_at_the_server(method, tmp_path):
 
 @pytest.mark.slow
 def test_a_lost_worker_stops_the_run_and_others_go_on(tmp_path):
-    rounds = 300
+    rounds = 60
     workers = start(tmp_path / "run", 3, rounds=rounds)
     checkpoint = tmp_path / "run" / "checkpoint" / "manifest.json"
     while not checkpoint.exists():

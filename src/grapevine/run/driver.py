@@ -23,7 +23,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.method import Method, rng
 from grapevine.core.network import Meter, ModelSource
 from grapevine.core.server import Server
-from grapevine.core.store import RamStore, Store, write_atomically
+from grapevine.core.store import FileStore, RamStore, Store, write_atomically
 from grapevine.core.version import __version__
 from grapevine.core.words import percent, short_table, size
 from grapevine.graph.layout import leading
@@ -252,6 +252,10 @@ class _Driver:
         manifest = json.loads(path.read_text())
         self.done, self.best, self.seconds = manifest["done"], manifest["best"], manifest["seconds"]
         self.last_shared, self.since_best = manifest["last_shared"], manifest["since_best"]
+        if self.task.follows:  # its own store is not the folder's, which the other process tidies up
+            kept = FileStore(self.task.follows / "checkpoint" / "objects")
+            for name in {manifest["state"], self.best["shared"], self.last_shared}:
+                self.store.put(kept.get(name))
         self.state = wire.decode(self.store.get(manifest["state"]))
         self.transport.restore(manifest["transport"])
         self.server.notes, self.server.meter.flops = manifest["notes"], manifest["flops"] - self.transport.flops

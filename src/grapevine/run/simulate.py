@@ -1,7 +1,7 @@
 """The in-process transport: clients as objects, in one thread or several, `fast` or `strict`, with faults on request.
 
-`fast` hands payloads over as they are. `strict` encodes and decodes every payload, builds a fresh client for every step,
-and so does what a network does. Both give the same bits; tests hold them to it.
+`fast` hands payloads over as they are. `strict` encodes and decodes every payload, and so does what a network does. Both give the
+same bits; tests hold them to it. A client is built anew for every step.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ class Simulation(Transport):
         self._lost: set[Id] = set()
         self._done = 0  # clients that have answered the step under way
         self._lock = threading.Lock()
-        self._clients: dict[Id, Client] = {}
         keep_freed_memory()
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
         torch.set_num_threads(1)
@@ -275,15 +274,10 @@ class Simulation(Transport):
     # ------------------------------------------------------------ clients
 
     def _client(self, id: Id, memory: Memory) -> Client:
-        if self.mode == "strict" or id not in self._clients:
-            client = Client(id, self.data[id], memory, self.models, self.seed, self.identities[id], self.pinned, self._judge(id))
-            if self.prepare:
-                self.prepare(client)
-            if self.mode == "strict":
-                return client
-            self._clients[id] = client
-        client = self._clients[id]
-        client.memory = memory
+        """A new one for every step: ten thousand of a round are not kept."""
+        client = Client(id, self.data[id], memory, self.models, self.seed, self.identities[id], self.pinned, self._judge(id))
+        if self.prepare:
+            self.prepare(client)
         return client
 
     def _judge(self, id: Id) -> Callable[[Tensor, Tensor, str, Tensor | None], None] | None:

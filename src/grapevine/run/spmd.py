@@ -27,6 +27,7 @@ from grapevine.core import Id, Method, StepError, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.method import SubProtocol
 from grapevine.core.server import Inbox
+from grapevine.core.store import RamStore
 from grapevine.core.sums import Exact, Field
 from grapevine.learn.averages import individual
 from grapevine.run.driver import Progress, Run, begun, drive, finished
@@ -104,7 +105,7 @@ def run(experiment: Experiment, resume: bool = False, progress: Progress | None 
                 _all_here("before the run")
                 return drive(experiment.task(about), progress)
         _all_here("before the run")
-        return drive(replace(experiment.task(about), out=None, follows=experiment.out))
+        return drive(replace(experiment.task(about), out=None, store=RamStore(), follows=experiment.out))
 
 
 class Workers(Simulation):
@@ -196,8 +197,8 @@ def _lost(where: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = str(error).splitlines()[0][:200]
-        raise Mistake(f"a worker was lost {where} ({first}): start them again with --resume, as many as you like.") from None
+        why = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).split(". ")[0]
+        raise Mistake(f"a worker was lost {where} ({why}): start them again with --resume, as many as you like.") from None
 
 
 def _all_here(where: str) -> None:
