@@ -85,8 +85,9 @@ class Experiment:
         s, split, dataset, models = self.settings, self.split, self.split.dataset, self.models()
         clients = range(len(split.parts))
         store = FileStore(self.out / "checkpoint" / "objects") if self.out else RamStore()
+        data = Each(clients, lambda i: split.client(int(i), s.device), keep=False)
         simulation = self.simulation(
-            self.method, Each(clients, lambda i: split.client(int(i), s.device), keep=False), models, s.seed, s.mode, s.workers, store,
+            self.method, data, models, s.seed, s.mode, s.workers, store,
             self.faults, lambda i: split.client_truth(i)[1], self.tap,
         )  # fmt: skip
         server = Server(self.method, clients, simulation, models, dataset.classes, s.seed, s.per_round, s.rounds,
