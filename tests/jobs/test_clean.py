@@ -631,3 +631,9 @@ def test_the_page_loads_without_complaint_shows_its_pictures_and_fits(browser, o
         assert browser.ask("document.documentElement.scrollWidth") <= width
         assert browser.ask("[...document.images].every(i => i.naturalWidth > 0)")
     assert browser.ask("document.images.length") > 2
+
+
+def test_randomised_labels_are_refused_since_no_label_leaves(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    with pytest.raises(Mistake, match="nothing about labels leaves it"):
+        gv.clean([(x, y)], (x, y), dp_labels=3.0)

@@ -96,7 +96,9 @@ def test_parties_agree_on_what_is_not_their_own_business():
     assert LabelSettings.from_dict(agreed).agreed() == agreed
     assert "epochs" not in CleanSettings().agreed() and CleanSettings(epochs=3).agreed()["epochs"] == 3
     trained = TrainSettings(data="digits", clients=4, labels="clients:40", device="cpu", set={"lr": 0.1}).agreed()
-    assert trained == dict(rounds=100, per_round=10, evaluate_every=0, patience=0, delta=1e-6, clip=1.0, set={"lr": "0.1"})
+    assert trained == dict(
+        rounds=100, per_round=10, evaluate_every=0, patience=0, delta=1e-6, clip=1.0, secure_average=False, set={"lr": "0.1"}
+    )
 
 
 @pytest.mark.parametrize("job", ["label", "train", "clean"])

@@ -21,6 +21,11 @@ from grapevine.run.settings import RunSettings
 F = TypeVar("F", bound=Callable)
 LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
 
+NO_DP_LABELS = (
+    "clean needs no --dp-labels: the classifier comes to the party and decides there, and nothing about labels leaves it (but "
+    "three totals with --counts); randomised labels would only have to be mended again, so leave it out."
+)
+
 
 def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
     """Fields of a method as texts: from a table, or from `--set field=value`."""
@@ -150,8 +155,16 @@ class CleanSettings(Settings):
     impute: bool = same(LabelSettings, "impute", text="Missing numbers become the server's mean, with a column that says where.")
     embed: str | None = same(LabelSettings, "embed")
     counts: bool = param(False, "", "Parties tell the server how many rows they kept, mended and set aside.")
+    dp_labels: float | None = param(
+        None, "", "Refused: nothing about labels leaves a party here.", kind=float, local=True, metavar="EPS"
+    )
     seed: int = same(RunSettings, "seed")
     workers: int = same(LabelSettings, "workers")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dp_labels is not None:
+            raise Mistake(NO_DP_LABELS)
 
 
 @dataclass(frozen=True)
