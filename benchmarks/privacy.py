@@ -1,0 +1,181 @@
+"""What differential privacy costs and what it stops: accuracy, and an attacker's success, against ε.
+
+    python benchmarks/privacy.py [--quick] [--part train|labels|sums]
+
+train    FedAvg with `--dp` on the digits: 5 clients, every training row labelled, a linear model, 10 rounds of 2 epochs, batch
+         64, learning rate 0.5, gradients cut at 1, δ = 1e-6, unit one labelled row of a client. The attacker has the final model
+         and guesses of a row whether it was trained on, by its loss: area under the curve, 0.5 is a coin.
+labels   The label job with `--dp-labels`, on the digits (10 parties, a tenth labelled) and on features of CIFAR-10 (10 parties of
+         1000 rows, 200 and 1000 labels in all), unit the label of one row, δ = 0. The attacker is everybody else together: it
+         sees each label as it was told, and takes it for the true one.
+sums     The label job with `--dp` at δ = 1e-6, on the same parties.
+
+Means over three seeds of the split; noise differs from run to run. Results: privacy.json beside this file; the table of
+docs/privacy.md and docs/privacy.svg are made from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import DATA, ROOT, about, fill, markdown, need, table, write
+from sklearn.metrics import roc_auc_score
+
+import grapevine as gv
+from grapevine.crypto import noise
+from grapevine.jobs.settings import LabelSettings
+from grapevine.report.charts.files import save, sheet
+from grapevine.report.charts.kinds import Axis, curves, lines
+
+OF_ROWS, OF_LABELS, DELTA = (1.0, 3.0, 8.0), (1.0, 2.0, 3.0, 4.0, 8.0), 1e-6
+TRAIN = dict(rounds=10, per_round=5, model="linear", set=dict(lr=0.5, epochs=2, batch=64))
+PAGE, PICTURE = ROOT / "docs" / "privacy.md", ROOT / "docs" / "privacy.svg"
+Line = dict[str, Any]
+
+
+# ---------------------------------------------------------------- train
+
+
+def train(quick: bool) -> list[Line]:
+    out = []
+    for epsilon in (None, *((8.0,) if quick else OF_ROWS)):
+        scores = [_train_once(epsilon, seed, quick) for seed in range(1 if quick else 3)]
+        out.append(_line("train", "digits, FedAvg", epsilon, scores))
+    return out
+
+
+def _train_once(epsilon: float | None, seed: int, quick: bool) -> tuple[float, float]:
+    split = gv.data.load("digits").split(clients=5, labels="all", seed=seed)
+    told = TRAIN | (dict(rounds=1) if quick else {}) | ({} if epsilon is None else dict(dp=epsilon, delta=DELTA))
+    run = gv.train("fedavg", split, seed=seed, **told)
+    members = [split.client(i, "cpu").labelled for i in range(len(split.parts))]
+    inside = np.concatenate([_losses(run.model, rows.x[rows.index], rows.y) for rows in members])
+    test = split.client(0, "cpu").test
+    outside = _losses(run.model, test.x[test.index], test.y)
+    truth = np.r_[np.ones(len(inside)), np.zeros(len(outside))]
+    return run.result["accuracy"], float(roc_auc_score(truth, -np.r_[inside, outside]))
+
+
+def _losses(model: Any, x: Any, y: Any) -> np.ndarray:
+    return -np.log(np.maximum(model.predict_proba(x)[np.arange(len(y)), y.numpy()], 1e-12))
+
+
+# ---------------------------------------------------------------- label
+
+
+def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[list, list[np.ndarray], np.ndarray]:
+    """(X, y with −1) of ten parties, the truth of each, and the true labels that are known."""
+    rng = np.random.default_rng(seed)
+    if data == "digits":
+        found = gv.data.load("digits")
+        x, y = found.x.flatten(1).numpy().astype(float), np.array(found.y)
+    else:
+        file = np.load(DATA / "cifar10_lite0_256.npz")
+        x, y = file["x_train"].astype(float), file["y_train"].astype(np.int64)
+    at = rng.permutation(len(x))[: 200 if quick else 10_000]
+    x, y = x[at], y[at]
+    known = np.zeros(len(y), bool)
+    known[rng.permutation(len(y))[: int(labels if labels >= 1 else labels * len(y))]] = True
+    given = np.where(known, y, -1)
+    pieces = np.array_split(np.arange(len(y)), 4 if quick else 10)
+    return [(x[i], given[i]) for i in pieces], [y[i] for i in pieces], y[known]
+
+
+def label(which: str, quick: bool) -> list[Line]:
+    """`which`: dp_labels or dp, if the label job has it."""
+    if which not in LabelSettings.names():
+        print(f"the label job has no {which} here: left out")
+        return []
+    epsilons = OF_LABELS if which == "dp_labels" else OF_ROWS
+    cases: list[tuple[str, float]] = [("digits", 0.1), ("CIFAR-10 features", 200), ("CIFAR-10 features", 1000)]
+    out = []
+    for data, labels in cases[: 1 if quick else None]:
+        name = f"{data}, {labels:.0%} labelled" if labels < 1 else f"{data}, {labels:g} labels"
+        for epsilon in (None, *((3.0,) if quick else epsilons)):
+            scores = [_label_once(which, data, labels, epsilon, seed, quick) for seed in range(1 if quick else 3)]
+            out.append(_line("labels" if which == "dp_labels" else "sums", name, epsilon, scores))
+    return out
+
+
+def _label_once(
+    which: str, data: str, labels: float, epsilon: float | None, seed: int, quick: bool
+) -> tuple[float, float | None]:
+    parties, truth, own = parties_of(data, labels, seed, quick)
+    told = {} if epsilon is None else {which: epsilon} | (dict(delta=DELTA) if which == "dp" else {})
+    result: Any = gv.label(parties, truth=truth, secure="plain" if quick else "psm", seed=seed, **told)
+    if which != "dp_labels":
+        return result.accuracy, None
+    seen = own if epsilon is None else noise.randomised_response(own, 10, epsilon)
+    return result.accuracy, float((seen == own).mean())
+
+
+# ---------------------------------------------------------------- the page
+
+
+def _line(part: str, what: str, epsilon: float | None, scores: list[tuple[float, float | None]]) -> Line:
+    accuracy, attack = zip(*scores)
+    known = [value for value in attack if value is not None]
+    line = dict(part=part, what=what, epsilon=epsilon, accuracy=round(float(np.mean(accuracy)), 4),
+                spread=round(float(np.std(accuracy)), 4), attack=round(float(np.mean(known)), 4) if known else None)  # fmt: skip
+    print(table(("", "epsilon", "accuracy", "attack"), [(what, str(epsilon), line["accuracy"], str(line["attack"]))]), flush=True)
+    return line
+
+
+def draw(found: list[Line]) -> None:
+    """Accuracy and the attacker's success against ε, in one picture; without noise is the dashed level of each."""
+    axis, share = Axis("ε", lambda v: f"{v:g}", log=True), Axis("share", lambda v: f"{100 * v:.0f} %")
+    charts = []
+    for key, title in (("accuracy", "Accuracy against ε"), ("attack", "The attacker's success against ε")):
+        names = list(dict.fromkeys(f"{r['part']}: {r['what']}" for r in found if r[key] is not None))
+        xs = sorted({r["epsilon"] for r in found if r["epsilon"]})
+        at = {(f"{r['part']}: {r['what']}", r["epsilon"]): r[key] for r in found}
+        charts.append(lines(title, curves(xs, {name: [at.get((name, x)) for x in xs] for name in names}), axis, share))
+    save(sheet(charts), PICTURE)
+
+
+def text(result: dict[str, Any]) -> str:
+    units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0"), "sums": ("one row", f"{DELTA:g}")}
+    rows = [
+        (r["what"], units[r["part"]][0], "no noise" if r["epsilon"] is None else f"{r['epsilon']:g}",
+         "" if r["epsilon"] is None else units[r["part"]][1], f"{100 * r['accuracy']:.1f} ± {100 * r['spread']:.1f}",
+         "" if r["attack"] is None else f"{r['attack']:.2f}" if r["part"] == "train" else f"{100 * r['attack']:.0f} %")
+        for r in result["lines"]
+    ]  # fmt: skip
+    head = ("", "unit", "ε", "δ", "accuracy, %", "attack")
+    ran = f"`python benchmarks/privacy.py`, {result['machine']['date']}, commit {result['machine']['commit']}."
+    return f"{markdown(head, rows)}\n\nMade by {ran}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; nothing is written")
+    parser.add_argument("--part", choices=("train", "labels", "sums"), help="only this; the others' lines are kept")
+    args = parser.parse_args()
+    logging.getLogger("grapevine").setLevel(logging.ERROR)
+    if not args.quick and args.part != "train":
+        need("cifar10-lite0")
+    parts = {
+        "train": lambda: train(args.quick),
+        "labels": lambda: label("dp_labels", args.quick),
+        "sums": lambda: label("dp", args.quick),
+    }
+    path = Path(__file__).with_suffix(".json")
+    before = json.loads(path.read_text())["lines"] if path.exists() else []
+    found: list[Line] = []
+    for part, measure in parts.items():
+        found += measure() if args.part in (None, part) else [line for line in before if line["part"] == part]
+    if args.quick:
+        return
+    result = dict(machine=about(), lines=found)
+    write(__file__, result)
+    draw(found)
+    fill(PAGE, "privacy.py", text(result))
+
+
+if __name__ == "__main__":
+    main()
