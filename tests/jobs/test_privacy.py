@@ -3,22 +3,31 @@
 import json
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
+from grapevine.core.rows import ClientData, Rows
 from grapevine.crypto import accountant
 from grapevine.crypto.accountant import Gaussian, Response
 from grapevine.jobs import privacy
+from grapevine.parties.files import write_toml
 
 pytest.importorskip("dp_accounting")
 ALL = ["east", "north", "south"]
 
 
-def release(ledger: Ledger, event=None, parties=ALL, what="class sums", **mechanism) -> None:
+def release(ledger: Ledger, event=None, parties=ALL, what="class sums", rows="b" * 64, **mechanism) -> None:
     table = accountant.to_table(event) if event else mechanism or None
-    ledger.release(job="a" * 64, what=what, rows="b" * 64, parties=parties, mechanism=table)
+    ledger.release(job="a" * 64, what=what, rows=rows, parties=parties, mechanism=table)
+
+
+def rows_of(at: range) -> ClientData:
+    x = torch.arange(300.0)[:, None]
+    some, none = torch.tensor(list(at)), torch.arange(0)
+    return ClientData(Rows(x, some, torch.zeros(len(some))), Rows(x, none, none), Rows(x, none, none), ("a",))
 
 
 def ask(*words) -> str:
@@ -74,16 +83,35 @@ def test_clients_of_a_simulation_share_a_ledger_and_are_counted_apart(tmp_path):
     ledger = Ledger(tmp_path)
     for client, times in (("000000", 3), ("000001", 1)):
         for _ in range(times):
-            release(ledger, Gaussian(4.0, 10, 0.2), [client])
+            release(ledger, Gaussian(4.0, 10, 0.2), [client], rows=client * 10)
     one, other = privacy.read(tmp_path)
     assert (one.name, other.name) == ("000000", "000001")
     assert one.spent["row"][0] == accountant.epsilon([Gaussian(4.0, 30, 0.2)], 1e-6) > other.spent["row"][0]
 
 
+def test_parties_of_one_machine_are_told_apart_by_their_rows_and_grown_tables_count_on(tmp_path):
+    ledger = Ledger(tmp_path)
+    tables = [ledger.rows(rows_of(at)) for at in (range(0, 100), range(200, 300), range(0, 120))]
+    for rows in tables:
+        release(ledger, Gaussian(4.0), rows=rows)
+    north, south = sorted(privacy.read(tmp_path), key=lambda party: party.spent["row"])
+    assert north.name == f"rows {tables[1][:8]}" and south.name == f"rows {tables[0][:8]}"
+    assert north.spent["row"][0] == accountant.epsilon([Gaussian(4.0)], 1e-6)
+    assert south.spent["row"][0] == accountant.epsilon([Gaussian(4.0, 2)], 1e-6)  # the same rows, and twenty more
+
+
+def test_a_partys_folder_names_where_its_ledger_is(tmp_path):
+    (tmp_path / "party").mkdir()
+    (tmp_path / "ledger").mkdir()
+    write_toml(tmp_path / "party" / "party.toml", dict(name="north", ledger=str(tmp_path / "ledger")))
+    release(Ledger(tmp_path / "ledger"), Response(2.0, 10))
+    assert "ε = 2 at δ = 0 so far for the label of one row" in ask(tmp_path / "party")
+
+
 def test_many_clients_are_one_table(tmp_path):
     ledger = Ledger(tmp_path)
     for i in range(12):
-        release(ledger, Gaussian(4.0), [f"{i:06d}"])
+        release(ledger, Gaussian(4.0), [f"{i:06d}"], rows=f"{i:06d}" * 10)
     text = ask(tmp_path)
     assert "Privacy spent" in text and "000011" in text and "Releases of" not in text and text.count("Outside:") == 1
 

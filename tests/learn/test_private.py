@@ -73,7 +73,7 @@ def test_gradients_of_single_rows_are_those_of_single_passes(name, shape, norm):
 
 def gradient(model: Network, rows: Rows, at: torch.Tensor, clip: float, sigma: float, expected: int, drawn: Stream) -> np.ndarray:
     with _Gradients(model) as gradients:
-        value = _noisy(gradients, rows, clip, sigma, expected, drawn, at)
+        value = _noisy(gradients, rows.batch, clip, sigma, expected, drawn, at)
     model.zero_grad()
     value.backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()]).double().numpy()

@@ -17,7 +17,9 @@ import grapevine as gv
 from grapevine.cli.main import main
 from grapevine.core import wire
 from grapevine.core.errors import Mistake
-from grapevine.core.store import FileStore
+from grapevine.core.store import FileStore, Memory
+from grapevine.crypto import accountant
+from grapevine.learn.private import fit_own, releases
 from grapevine.parties import job
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import in_process, load_host
@@ -232,3 +234,27 @@ def test_a_party_that_sends_nonsense_as_its_result_is_left_out_of_the_accuracy(t
     simulation.exchange = lie
     result = job.run(load_host(net.host), net.names, simulation)
     assert [row["id"] for row in result["per_client"]] == ["east", "north"]
+
+
+# ---------------------------------------------------------------- with noise
+
+
+def test_parties_that_agreed_on_noise_keep_their_budget_whatever_the_host_asks(tmp_path):
+    pytest.importorskip("opacus")
+    net = federation(tmp_path, train_agreement(settings=dict(TRAIN, dp=3.0, delta=1e-5, clip=1.0)))
+    run(net)
+    for member in net.members():
+        events = releases(member.ledger, member.agreed.hash, member.name)
+        assert len(events) == TRAIN["rounds"] and 2.9 < accountant.epsilon(events, 1e-5) <= 3.0
+        client = member.client(Memory(member.store, {}))
+        model = client.model()
+        before = model.state()
+        assert fit_own(client, model, 0.1, 1, 99, 50) == 0  # a round more
+        assert all(torch.equal(before[name], w) for name, w in model.state().items())
+
+
+def test_an_agreement_on_noise_that_cannot_be_covered_is_refused(tmp_path):
+    for changes, sentence in ((dict(method="fixmatch"), "uses rows in other ways"), (dict(), "mixes rows")):
+        settings = dict(TRAIN, dp=3.0, model="mlp", norm="bn" if not changes else "none", set={})
+        with pytest.raises(Mistake, match=sentence):
+            federation(tmp_path / sentence[:4], train_agreement(settings=settings, **changes))

@@ -37,6 +37,13 @@ def test_a_run_says_what_each_client_spent_and_its_ledger_agrees(tmp_path, caplo
     assert "Differential privacy" in report and "how many labelled rows a client has" in report
 
 
+def test_views_momentum_decay_and_a_schedule_go_with_it():
+    """Each of them once broke what the others left whole."""
+    fields = dict(FEW["set"], augment=True, momentum=0.5, weight_decay=1e-4, schedule="cosine")
+    run = gv.train("fedavg", dp=4.0, **{**FEW, "set": fields, "model": "cnn", "rounds": 1})
+    assert 3.9 < run.result["privacy"]["epsilon"] <= 4.0
+
+
 @pytest.mark.parametrize("method", ["fedprox", "scaffold", "supervised"])
 def test_the_other_averaging_methods_take_it_too(method):
     run = gv.train(method, dp=4.0, **FEW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from grapevine.cli.flags import json_flag
@@ -23,7 +25,7 @@ def privacy(folder: str, delta: float | None, as_json: bool) -> None:
     from grapevine.cli.terminal import say, show_grid, show_table
     from grapevine.jobs import privacy as job
 
-    found = job.read(folder, delta)
+    found = job.read(_ledger(folder), delta)
     if as_json:
         click.echo(job.as_json(found))
         return
@@ -35,3 +37,14 @@ def privacy(folder: str, delta: float | None, as_json: bool) -> None:
             show_table(f"Releases of {party.name}", [job.shown(line) for line in party.releases])
         say(*job.sentences(party))
     say(*job.outside(found))
+
+
+def _ledger(folder: str) -> Path:
+    """Where to look: a party's folder names the place of its ledger, which is one for all its jobs."""
+    about = Path(folder) / "party.toml"
+    if not about.is_file():
+        return Path(folder)
+    from grapevine.parties.federation import ledger_folder
+    from grapevine.parties.files import read_toml
+
+    return ledger_folder(read_toml(about).get("ledger"))

@@ -19,6 +19,7 @@ from grapevine.run.folder import read_json
 
 LEDGER, KEY = "privacy.jsonl", "privacy.key"
 DELTA = 1e-6
+NAMELESS = "this party"
 UNITS = {
     "row": "one row of this party, there or blank",
     "label": "the label of one row of this party, this or another",
@@ -70,7 +71,7 @@ def read(folder: str | Path, delta: float | None = None) -> list[PartyPrivacy]:
     found: list[PartyPrivacy] = []
     for where in [place, *sorted(path for path in place.iterdir() if path.is_dir())]:
         if (where / LEDGER).is_file():
-            found += _parties(where, "this party" if where == place else where.name, delta)
+            found += _parties(where, NAMELESS if where == place else where.name, delta)
     if not found and settings.get("job") == "train":
         return [PartyPrivacy("every client", [], {}, [PLAIN_TRAIN])]
     if not found:
@@ -79,14 +80,34 @@ def read(folder: str | Path, delta: float | None = None) -> list[PartyPrivacy]:
 
 
 def _parties(where: Path, name: str, delta: float) -> list[PartyPrivacy]:
-    """One ledger is one party's, or that of all clients of a simulation: then a release names the one that made it."""
+    """One ledger is one party's, or that of several on one machine: whose rows were released tells them apart."""
     if not (where / KEY).is_file():
         raise Mistake(f"{where / KEY} is missing, without which its ledger cannot be read: put it back from a copy.")
-    lines = [line for line in Ledger(where).lines() if line["kind"] == "release"]
-    alone = sorted({line["parties"][0] for line in lines if len(line["parties"]) == 1})
-    if len(alone) < 2:
-        return [_summed(name if len(alone) == 0 or name != "this party" else alone[0], lines, delta)]
-    return [_summed(who, [line for line in lines if line["parties"] == [who]], delta) for who in alone]
+    ledger = Ledger(where)
+    lines = [line for line in ledger.lines() if line["kind"] == "release"]
+    tables = _same_rows(ledger, list(dict.fromkeys(line["rows"] for line in lines)))
+    if len(tables) == 1:
+        who = _alone(lines)
+        return [_summed(who[0] if len(who) == 1 and name == NAMELESS else name, lines, delta)]
+    found = []
+    for digests in tables:
+        own = [line for line in lines if line["rows"] in digests]
+        found.append(_summed(", ".join(_alone(own)) or f"rows {digests[0][:8]}", own, delta))
+    return found
+
+
+def _alone(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who released something of its own, without others."""
+    return sorted({line["parties"][0] for line in lines if len(line["parties"]) == 1})
+
+
+def _same_rows(ledger: Ledger, digests: Sequence[str]) -> list[list[str]]:
+    """Digests of the same rows, but for a few, together: what was spent on a table counts when rows are added to it."""
+    tables: list[list[str]] = []
+    for digest in digests:
+        near = [table for table in tables if any(ledger.same(digest, other) for other in table)]
+        tables = [table for table in tables if table not in near] + [[*(d for table in near for d in table), digest]]
+    return tables
 
 
 def _summed(name: str, lines: Sequence[Mapping[str, Any]], delta: float) -> PartyPrivacy:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,12 +32,14 @@ from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.network import Network, Statistics
 from grapevine.core.private import Private
-from grapevine.core.rows import Rows
 from grapevine.crypto import accountant, fixed, noise
 from grapevine.crypto.stream import Stream
+from grapevine.data.augment import Views
 from grapevine.learn.training import Adjust, fit, train
 
 WHAT = "a model trained on its labelled rows"  # in the ledger
+Batches = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Inputs and labels of rows at these positions."""
 AT_ONCE = 1 << 24  # values of single rows' gradients in memory at once
 UNIT = "one labelled row of a client, there or blank"
 OUTSIDE = (
@@ -48,16 +51,14 @@ OUTSIDE = (
 
 
 def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, batch: int, adjust: Adjust | None = None,
-            **sgd: Any) -> int:  # fmt: skip
+            augment: bool = False, **sgd: Any) -> int:  # fmt: skip
     """Epochs of SGD with cross-entropy on a client's labelled rows; with noise where the client has a budget for it.
 
     Returns the number of steps: none once the budget is spent, and the model stays as the server sent it.
     """
     rows, rng = client.data.labelled, client.rng("train", round)
     if client.private is None:
-        return fit(model, rows, lr, epochs, rng, batch, adjust, **sgd)
-    if sgd.pop("augment", False):
-        raise Mistake("with --dp a row counts once as it is: leave augment=true out.")
+        return fit(model, rows, lr, epochs, rng, batch, adjust, augment, **sgd)
     if not len(rows):
         return 0
     check_network(model)
@@ -66,8 +67,10 @@ def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, 
         return 0
     optimiser, drawn, clip = torch.optim.SGD(model.parameters(), lr, **sgd), noise.noise_stream(), client.private.clip
     samples = (_poisson(drawn, len(rows), batch) for _ in range(event.count // client.private.rounds))
+    views = Views(rows)
+    of = (lambda at: (views.weak(at, rng), rows.y[at].to(rows.device))) if augment else rows.batch  # each view of one row
     with _Gradients(model) as gradients:
-        loss = partial(_noisy, gradients, rows, clip, event.multiplier * clip, min(batch, len(rows)), drawn)
+        loss = partial(_noisy, gradients, of, clip, event.multiplier * clip, min(batch, len(rows)), drawn)
         return train(model, samples, loss, optimiser, rng, adjust)
 
 
@@ -119,11 +122,11 @@ def _poisson(drawn: Stream, rows: int, batch: int) -> Tensor:
     return torch.from_numpy(np.flatnonzero(noise.below(drawn, rows, rows) < batch))
 
 
-def _noisy(gradients: _Gradients, rows: Rows, clip: float, sigma: float, expected: int, drawn: Stream, at: Tensor) -> Tensor:
+def _noisy(gradients: _Gradients, of: Batches, clip: float, sigma: float, expected: int, drawn: Stream, at: Tensor) -> Tensor:
     """A function of the weights whose gradient is the noisy mean: Σ w · g. An empty sample has noise too."""
     total = np.zeros(size(gradients.model), np.int64)
     for some in at.split(max(1, AT_ONCE // total.size)) if len(at) else ():
-        total += noise.clipped(gradients.of(*rows.batch(some)), clip).sum(0)
+        total += noise.clipped(gradients.of(*of(some)), clip).sum(0)
     noisy = fixed.decode(noise.add_noise(total.view(np.uint64), sigma, drawn)) / expected
     found = torch.from_numpy(noisy).float()
     pieces = found.split([p.numel() for p in gradients.model.parameters()])

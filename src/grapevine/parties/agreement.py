@@ -24,6 +24,7 @@ from grapevine.learn.averages import secured
 from grapevine.methods.mp_ssfl import Clean
 from grapevine.parties.files import check_name
 from grapevine.parties.settings import JOBS
+from grapevine.run import privacy
 from grapevine.run.experiment import check_head
 from grapevine.run.model import model_source
 from grapevine.run.settings import RunSettings
@@ -175,4 +176,4 @@ class Agreement:
         models.new(None, Meter())
         check_head(method, models, len(self.classes))
         if self.job == "train":
-            self.run_settings(0)
+            privacy.check(method, self.run_settings(0), models)

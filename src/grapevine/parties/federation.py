@@ -37,6 +37,7 @@ from grapevine.jobs.reading import Party
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.files import read_if_there, read_toml, write_toml
 from grapevine.parties.rows import client_data, load_rows, save_rows, server_rows
+from grapevine.run import privacy
 from grapevine.run.simulate import Simulation
 
 
@@ -162,7 +163,14 @@ class Member:
         made = Client(self.name, self.data, memory, self.agreed.models(self.seed), self.seed, self.identity, self.pinned,
                       common_seed=self.agreed.seed is not None, ledger=self.ledger)  # fmt: skip
         made.quorum = self.agreed.least
+        self.hand_budget(made)
         return made
+
+    def hand_budget(self, client: Client) -> None:
+        """What it may spend in a training job with noise, and the ledger to write that into."""
+        if self.agreed.job == "train" and self.agreed.settings.get("dp"):
+            client.private = privacy.of_party(self.agreed.run_settings(self.seed), self.agreed.hash)
+            client.ledger = self.ledger
 
 
 def ledger_folder(said: str | None = None) -> Path:
@@ -194,4 +202,6 @@ def in_process(parties: Iterable[Member], mode: str = "strict", **more: Any) -> 
                       first.seed, mode, **more)  # fmt: skip
     made.identities = {party.name: party.identity for party in all_of_them}
     made.pinned = dict(first.pinned)
+    members = {party.name: party for party in all_of_them}
+    made.prepare = lambda client: members[str(client.id)].hand_budget(client)
     return made

@@ -36,9 +36,9 @@ def check(method: Method, settings: RunSettings, models: ModelSource) -> None:
     check_network(models.new(None, Meter()))
 
 
-def budget(settings: RunSettings, job: str, rounds: int) -> Private:
-    assert settings.dp is not None
-    return Private(job, settings.dp, settings.delta, settings.clip, rounds)
+def of_party(settings: RunSettings, job: str) -> Private | None:
+    """A real party's budget: which rounds it will be chosen for it cannot know, so it counts on all of them."""
+    return None if settings.dp is None else Private(job, settings.dp, settings.delta, settings.clip, settings.rounds)
 
 
 @dataclass
@@ -92,7 +92,7 @@ def prepare(
     for id in server.clients:
         times = sum(id in ids for ids in chosen)
         if times and labelled[id]:
-            budgets[id] = budget(settings, job, times)
+            budgets[id] = Private(job, settings.dp or 0.0, settings.delta, settings.clip, times)
             plans[id] = plan(budgets[id], labelled[id], method.batch, method.epochs, values)
             accountant.require([plans[id]], budgets[id].epsilon, settings.delta, f"client {id}")
     return Privacy(budgets, plans, dict(labelled), Ledger(out), chosen)
