@@ -155,8 +155,7 @@ def show_labels(result: Any, folder: Path) -> None:
 
 def _show_trust(result: Any) -> None:
     """How far to trust a label: by probability, by class, and party by party."""
-    from grapevine.jobs.expected import sensitivity
-    from grapevine.jobs.label_party import verdict_words
+    from grapevine.jobs.expected import sensitivity, verdict_words
 
     e = result.expected
     if e:
@@ -171,7 +170,7 @@ def _show_trust(result: Any) -> None:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
         show_grid("By class", ["class", "hidden labels", "found again", "rows that get it"], rows, "classes")
     if result.settings.method == "chorus":
-        say(*(verdict_words(p) for p in list(result)[:MOST]))
+        say(*(verdict_words(p.name, p.verdict) for p in list(result)[:MOST]))
 
 
 # ---------------------------------------------------------------- clean

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from grapevine.core.words import percent
+
 
 def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """Wilson's 95 % interval of a share: honest also for few labels and for shares near 0 or 1."""
@@ -62,3 +64,21 @@ def sensitivity(classes: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | 
         return None
     return dict(positive=positive, sensitivity=yes["found"] / yes["n"], sensitivity_interval=wilson(yes["found"], yes["n"]),
                 specificity=no["found"] / no["n"], specificity_interval=wilson(no["found"], no["n"]))  # fmt: skip
+
+
+def verdict_words(name: str, v: Mapping[str, Any] | None) -> str:
+    """Whether a party does better together than with its own model, in a sentence; by its own hidden labels alone."""
+    if v is None or not v["n"]:
+        return f"{name} has no labels of its own, so its labels cannot be judged there: go by the accuracy of all parties."
+    together = f"{v['right']} of {v['n']} hidden labels found ({percent(v['right'] / v['n'])})"
+    if not v["has_own"]:
+        return f"{name}: {together}; its labels are of one class, so it has no model of its own to compare with."
+    both = f"{name}: {together} together, {v['own']} by its own model"
+    if v["own_kept"]:
+        return f"{both}: its own model is clearly better, and {name} keeps that one's labels."
+    more = v["right"] - v["own"]
+    if more >= 3 and more > 2 * v["apart"] ** 0.5:
+        return f"{both}: together is better."
+    if v["n"] < 10:
+        return f"{both}: too few labels to say which is better."
+    return f"{both}: not different beyond chance."

@@ -15,6 +15,7 @@ import numpy as np
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
+from grapevine.core.words import percent
 from grapevine.crypto import spread, sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
@@ -120,12 +121,12 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     classes = sort_names({name for names in heard for name in names})
     found = [
         party_labels(party, ran.clients[party.name], method, s.abstain, s.target, ran.disclosure[party.name], classes,
-                     others.get(party.name)) if party.name in got
+                     others.get(party.name), ran.ledgers[party.name]) if party.name in got
         else without_labels(party, classes, ran.disclosure[party.name])
         for party in parties
     ]  # fmt: skip
     recall = by_class(groups, heard)
-    notes += _unreached(found, lost) + _never(recall, classes)
+    notes += _unreached(found, lost) + _never(recall, classes) + _aimed(found, s.target)
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
         settings=s, about=_about(groups[0], ran.clients, method), recall=recall, heads=_heads(ran.clients, groups),
@@ -144,6 +145,15 @@ def _about(group: dict, clients: dict[str, Client], method: Label | Chorus) -> d
 def _heads(clients: dict[str, Client], groups: Sequence[dict]) -> Heads | None:
     """What labels later rows: all parties of a job have the same. Groups have each their own, so there is none for all."""
     return heads_of(clients[groups[0]["got_labels"][0]]) if len(groups) == 1 else None
+
+
+def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:
+    """What a target leaves."""
+    new, kept = (sum(p.counts[name] for p in found) for name in ("new", "abstained"))
+    if target is None or not new + kept:
+        return []
+    share = percent(new / (new + kept))
+    return [f"to be right {target:.0%} of the time, {new} of {new + kept} rows get a label ({share}); the others abstain."]
 
 
 def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:

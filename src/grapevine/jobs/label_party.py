@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core import Client
-from grapevine.core.words import percent
+from grapevine.core.ledger import Ledger
 from grapevine.data.tables import sort_names
 from grapevine.jobs.label_result import PartyLabels
 from grapevine.jobs.reading import Party
@@ -25,7 +25,7 @@ def without_labels(party: Party, classes: Sequence[str], disclosure: list[dict])
 
 def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: float, target: float | None,
                  disclosure: list[dict], classes: Sequence[str] | None = None,
-                 others: dict[str, list] | None = None) -> PartyLabels:  # fmt: skip
+                 others: dict[str, list] | None = None, ledger: Ledger | None = None) -> PartyLabels:  # fmt: skip
     """A party's result in the order of its rows. A labelled row keeps its label; the others get the one that was found, or none.
 
     `classes` are the columns of `proba`, by default those that this party heard of; `others` are baselines, labelled rows first.
@@ -47,8 +47,8 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
     by |= {"model": party.model} if party.model else {}
     return PartyLabels(
         party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
-        int(result["blank"].sum()), others=by, disclosure=disclosure, least=float(least), verdict=result.get("verdict"),
-        **_measured(party, labels, by),
+        int(result["blank"].sum()), others=by, disclosure=disclosure, least=float(least),
+        verdict=result.get("verdict"), ledger=ledger, **_measured(party, labels, by),
     )  # fmt: skip
 
 
@@ -80,22 +80,3 @@ def _measured(party: Party, labels: Sequence[str | None], others: dict[str, list
         by_class[str(truth[i])] = n + 1, right + (labels[i] == truth[i])
     return dict(accuracy=share(labels), measured=len(rows), recalled=by_class,
                 other_accuracy={name: share(values) for name, values in others.items()})  # fmt: skip
-
-
-def verdict_words(p: PartyLabels) -> str:
-    """Whether a party does better together than with its own model, in a sentence; by its own hidden labels alone."""
-    v = p.verdict
-    if v is None or not v["n"]:
-        return f"{p.name} has no labels of its own, so its labels cannot be judged there: go by the accuracy of all parties."
-    together = f"{v['right']} of {v['n']} hidden labels found ({percent(v['right'] / v['n'])})"
-    if not v["has_own"]:
-        return f"{p.name}: {together}; its labels are of one class, so it has no model of its own to compare with."
-    both = f"{p.name}: {together} together, {v['own']} by its own model"
-    if v["own_kept"]:
-        return f"{both}: its own model is clearly better, and {p.name} keeps that one's labels."
-    more = v["right"] - v["own"]
-    if more >= 3 and more > 2 * v["apart"] ** 0.5:
-        return f"{both}: together is better."
-    if v["n"] < 10:
-        return f"{both}: too few labels to say which is better."
-    return f"{both}: not different beyond chance."

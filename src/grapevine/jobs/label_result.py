@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from grapevine.core.ledger import Ledger
 from grapevine.core.version import __version__
 from grapevine.core.words import percent, short_table
 from grapevine.data.tables import write_csv
 from grapevine.graph import layout
-from grapevine.jobs.expected import sensitivity
+from grapevine.jobs.expected import sensitivity, verdict_words
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
 from grapevine.jobs.heads import HEADS, Heads
 from grapevine.jobs.settings import LabelSettings
@@ -47,6 +48,7 @@ class PartyLabels:
     disclosure: list[dict] = field(default_factory=list)
     least: float = 0.0  # the probability below which a row abstains
     verdict: dict[str, Any] | None = None  # of chorus: its own hidden labels, found together and by its own model
+    ledger: Ledger | None = None  # what its rows went into
 
     @property
     def known(self) -> np.ndarray:
@@ -147,6 +149,8 @@ def write_party(folder: Path, party: PartyLabels) -> None:
         columns = {name: cells(values) for name, values in party.others.items()}
         write_csv(folder / "baselines.csv", dict(id=party.ids, together=table["proposed"], **columns))
     write_lines(folder / "disclosure.jsonl", party.disclosure)
+    if party.ledger is not None:
+        party.ledger.save(folder)
 
 
 def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
@@ -169,7 +173,8 @@ def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
 def _numbers(p: PartyLabels) -> dict[str, Any]:
     c = p.counts
     return dict(id=p.name, n=c["rows"], labelled=c["given"], abstained=c["abstained"], blank=p.blank, accuracy=p.accuracy,
-                alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy, least=p.least, verdict=p.verdict)  # fmt: skip
+                alone_accuracy=p.alone_accuracy, other_accuracy=p.other_accuracy, least=p.least, verdict=p.verdict,
+                words=verdict_words(p.name, p.verdict) if p.verdict is not None else "")  # fmt: skip
 
 
 def _drawn(p: PartyLabels, classes: Sequence[str]) -> dict[str, Any]:

@@ -34,8 +34,8 @@ import numpy as np
 
 from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Form
+from grapevine.crypto import accountant, noise, session, together
 from grapevine.crypto import names as sealed_names
-from grapevine.crypto import noise, session, together
 from grapevine.crypto.secure import Group
 from grapevine.crypto.together import Together
 from grapevine.data import columns as table
@@ -127,11 +127,19 @@ class Chorus(Method):
         client.memory["gaps"] = dict(enumerate(sealed_names.opened(client, "columns", gaps)))
         y = labels(client)
         y = y[y >= 0]
-        if self.epsilon:
+        if self.epsilon and len(y) and len(found) > 1:
+            self._note(client, len(found), parties)
             y = noise.randomised_response(y, len(found), self.epsilon)
         draw = np.random.default_rng(client.rng("folds").initial_seed())
         client.memory["told"] = dict(y=y, fold=folds(y, draw))
         return self._advance(client, "tune", None, 0, parties)
+
+    def _note(self, client: Client, classes: int, parties: Iterable[str]) -> None:
+        """The labels' ε, in the party's ledger before they are told."""
+        if client.ledger is not None:
+            told = accountant.to_table(accountant.Response(self.epsilon, classes))
+            client.ledger.release(job=session.agreement(client).key_hash.hex(), what="labels by randomised response",
+                                  rows=client.ledger.rows(client.data), parties=parties, mechanism=told)  # fmt: skip
 
     @step(reveals=GO_ON, like=together.FORM)
     def go_on(self, client: Client, total: np.ndarray, tag: bytes, number: int, attempt: int, parties: dict) -> dict:

@@ -33,6 +33,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         again: list[Part] = [Command(summary["command"])] if summary.get("command") else []
         sections = [
             ("Parties", _parties(parties, summary["expected"])),
+            ("By class", _classes(summary)),
             ("Together and alone", _together(parties, summary["expected"])),
             ("Confidence", _confidence(parties)),
             ("Class balance", _balance(parties, [str(c) for c in summary.get("classes", [])])),
@@ -59,7 +60,8 @@ def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any
         what = (
             f"About {percent(together)} of the new labels are expected to be right: we hid {count(expected['n'])} known labels "
         )
-        what += f"and recovered {count(round(together * expected['n']))} of them"
+        what += f"and recovered {count(round(together * expected['n']))} of them (95 % interval: {percent(expected['low'])} to "
+        what += f"{percent(expected['high'])})"
     what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
     what += f" {count(abstained)} rows were left without a label." if abstained else ""
     tiles = {"rows": count(rows), "came labelled": count(given), "new labels": count(new), "left without": count(abstained)}
@@ -100,7 +102,26 @@ def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
     rows = [[p["name"], p["rows"], p["labelled"], _new(p), p["abstained"], *told] for p, told in zip(parties, shares)]
     unknown = expected if expected and all(p["accuracy"] is None for p in parties) else None
     note = f"No truth was given: {percent(unknown['accuracy'])} is the expected accuracy over all parties." if unknown else ""
-    return [Card("", [Table(heads, rows), *([note] if note else [])])]
+    words = [p["words"] for p in parties if p.get("words")]
+    verdicts = [Card("Better than each party's own model?", words)] if words else []
+    return [Card("", [Table(heads, rows), *([note] if note else [])]), *verdicts]
+
+
+def _classes(summary: dict) -> list[Part]:
+    """Hidden labels by class: of two classes, sensitivity and specificity; else how many of each were found again."""
+    recall, two = summary.get("recall") or {}, summary.get("two")
+    if not recall:
+        return []
+    heads = ["class", "hidden labels", "found again", "share found", "rows that get it"]
+    rows = [[name, round(line["n"]), round(line["found"]), percent(line["recall"]) if line["n"] else "—", round(line["given"])]
+            for name, line in recall.items()]  # fmt: skip
+    said = []
+    if two:
+        low, high = two["sensitivity_interval"]
+        said.append(f"Sensitivity for {two['positive']}: {percent(two['sensitivity'])} ({percent(low)} to {percent(high)}).")
+        low, high = two["specificity_interval"]
+        said.append(f"Specificity: {percent(two['specificity'])} ({percent(low)} to {percent(high)}).")
+    return [Card("", [*said, Table(heads, rows)])]
 
 
 def _together(parties: list[dict], expected: dict | None) -> list[Part]:
@@ -119,11 +140,17 @@ def _together(parties: list[dict], expected: dict | None) -> list[Part]:
 
 def _calibration(expected: dict | None) -> list[Chart]:
     bins = [b for b in expected["calibration"] if b["n"]] if expected else []
-    names = [f"confidence {b['from']:.0%} to {b['to']:.0%} ({count(b['n'])} rows)" for b in bins]
+    word = "probability" if bins and "sure" in bins[0] else "confidence"
+    names = [f"{word} {b['from']:.0%} to {b['to']:.0%} ({count(b['n'])} rows)" for b in bins]
     ends = [(0.0, f"{bins[0]['from']:.0%}"), (float(len(bins)), f"{bins[-1]['to']:.0%}")] if bins else []
-    note = "Share of hidden labels recovered, by confidence. Higher confidence should mean more of them right."
+    note = f"Share of hidden labels recovered, by {word}. "
+    if expected and "calibration_error" in expected:
+        off = percent(expected["calibration_error"])
+        note += f"A probability of 90 % should be right 9 times in 10; on average it is off by {off}."
+    else:
+        note += "Higher confidence should mean more of them right."
     values, right = [b["right"] / b["n"] for b in bins], Axis("right", percent)
-    return [columns("Calibration", names, values, "confidence", right, ends, top=1.0, note=note)] if bins else []
+    return [columns("Calibration", names, values, word, right, ends, top=1.0, note=note)] if bins else []
 
 
 def _confidence(parties: list[dict]) -> list[Part]:
