@@ -46,7 +46,7 @@ data: $(STAMP)
 
 # One that fails, for want of its data perhaps, does not stop the others. The last two make the pages of the results.
 BENCHMARKS := simulator streaming label_spreading large_graph secure_hamming xclp_round femnist_graph growth augment cost_account \
-	xclp_train_round clean_cleanlab supervised docs_numbers xclp_parts anchor_parts attacks privacy speed claims/page
+	xclp_train_round clean_cleanlab supervised docs_numbers label xclp_parts anchor_parts attacks privacy speed claims/page
 bench: $(STAMP)
 	@failed=; for each in $(BENCHMARKS); do \
 		echo "=== $$each"; $(BIN)/python benchmarks/$$each.py || failed="$$failed $$each"; \
