@@ -108,7 +108,7 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
     page.method_pages(tmp_path / "methods")
     page.ablations(tmp_path / "methods")
     without = {path.stem for path in page.METHODS.glob("*.md") if not page.NUMBERS.search(path.read_text(encoding="utf-8"))}
-    assert without == {"fedrgd", "sage", "fedlabel", "feddb", "cbafed", "fl2", "moment-heads"}  # no claim names them
+    assert without == {"chorus", "fedrgd", "sage", "fedlabel", "feddb", "cbafed", "fl2", "moment-heads"}  # no claim names them
     which = page.PAGE.parent / "which-method.md"
     page.standings(Path(shutil.copy(which, tmp_path)))
     page.advice(tmp_path / which.name)
@@ -125,7 +125,7 @@ def test_marked_places_in_the_docs_are_those_of_their_files(claims, tmp_path):
     places = [place for page in pages for place in MADE.finditer((root / page).read_text(encoding="utf-8"))]
     scripts = {place["script"] for place in places}
     by_page = {"anchor_parts", "xclp_parts"}  # page.py writes these, as the test above sees
-    own = {"clean_cleanlab", "cost_account", "docs_numbers", "secure_hamming", "state_of_the_art", "supervised"}
+    own = {"clean_cleanlab", "cost_account", "docs_numbers", "label", "secure_hamming", "state_of_the_art", "supervised"}
     assert scripts == own | by_page
     assert all(place["text"].strip() for place in places)
     for name in scripts - by_page:
