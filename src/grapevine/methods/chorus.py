@@ -25,7 +25,7 @@ Nodes stand in the graph in a secret order of each party's own.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MethodType
 from typing import Any
@@ -243,6 +243,7 @@ class Chorus(Method):
         return song.Singer(
             self.prepared(client), told["y"], told["fold"], scores / np.maximum(counts, 1.0)[:, None], nodes.mass, nodes.to_rows,
             tuned, lambda what: np.random.default_rng(client.rng(what).initial_seed()), self.told(C), self.smooth,
+            lambda name, make: _kept(client, name, make),
         )  # fmt: skip
 
     def tuned(self, client: Client) -> tune.Tuned:
@@ -383,6 +384,13 @@ class Chorus(Method):
         spread = self.xclp.spread.run(server, group, S, begun, FOLDS * classes, SOFT)
         each = {ids[name]: dict(rows=spread.rows[name]) for name in names}
         return one_shot.named(server.ask(self.hear, each=each, **spread.told))
+
+
+def _kept(client: Client, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """What takes long is kept in memory, for the steps in which the program is repeated."""
+    if name not in client.memory:
+        client.memory[name] = make()
+    return client.memory[name]
 
 
 def _listed(values: Mapping[str, Mapping[int, str]]) -> dict[str, tuple[str, ...]]:

@@ -81,6 +81,7 @@ class Singer:
     draw: Callable[[str], np.random.Generator]
     told: Told = Told()
     smooth: bool = False
+    keep: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = lambda name, make: make()  # so as not to compute it again
 
     def rows(self, Q: np.ndarray) -> np.ndarray:
         """From nodes to rows, fold by fold."""
@@ -118,7 +119,7 @@ def sing(own: Singer) -> Program:
     pooled = yield from _pooled_voice(own, mean_square)
     if pooled:
         voices["pooled"], heads["pooled"] = pooled
-    alone = _own_voice(own)
+    alone = own.keep("own voice", lambda: _own_voice(own)) if len(np.unique(own.y)) > 1 else None
     voices["own"] = alone if alone is not None else np.full((FOLDS, len(own.X), C), -np.log(C))
     for name in ("graph", "own"):
         voices[name] = yield from _at_best(own, voices[name])
@@ -313,17 +314,16 @@ def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray
     return Head(W, b), np.stack([np.zeros_like(score), score], 1)
 
 
-def _own_voice(own: Singer) -> np.ndarray | None:
-    """The party's own regression; None where its labels are of one class or none. Nothing is sent."""
+def _own_voice(own: Singer) -> np.ndarray:
+    """The party's own regression, where it has labels of two classes. Nothing is sent."""
     C, m = own.Z.shape[-1], len(own.y)
     out = np.full((FOLDS, len(own.X), C), -np.log(C))
-    spoke = False
     for f in range(FOLDS):
         heard = own.fold != f
         head = own_head(own.X[:m][heard], own.y[heard], C)
         if head is not None:
-            spoke, out[f] = True, cautious(head(own.X), int(heard.sum()))
-    return out if spoke else None
+            out[f] = cautious(head(own.X), int(heard.sum()))
+    return out
 
 
 def _home_voice(own: Singer, P: np.ndarray) -> Program:

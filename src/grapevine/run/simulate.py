@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
@@ -148,6 +148,7 @@ class Simulation(Transport):
         self._lost: set[Id] = set()
         self._done = 0  # clients that have answered the step under way
         self._lock = threading.Lock()
+        self._running: dict[Id, Any] = {}  # programs in flight: none in strict mode, where every step repeats its program
         keep_freed_memory()
         # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
         torch.set_num_threads(1)
@@ -236,6 +237,8 @@ class Simulation(Transport):
         """The reply and the memory's new manifest. A step that fails changes nothing."""
         memory = Memory(self.store, self.manifests.get(id))
         client = self._client(id, memory)
+        with self._lock:
+            client.running = self._running.pop(id, None)
         if self.mode == "strict":
             payload = self._carry("down", step, id, payload)
         else:
@@ -247,6 +250,8 @@ class Simulation(Transport):
         with self._lock:
             self.flops += client.meter.flops
             client.meter.flops = 0
+            if self.mode == "fast" and client.running is not None:
+                self._running[id] = client.running
         return reply, memory.manifest
 
     def _reply(self, step: str, id: Id, reply: dict, fault: Fault | None) -> list[dict]:
