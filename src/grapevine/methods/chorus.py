@@ -272,20 +272,8 @@ class Chorus(Method):
             places=self._places(client),
         )  # fmt: skip
         session.forget(client)
-        for name in (
-            "labels",
-            "bits",
-            "scores",
-            "centres",
-            "order",
-            "told",
-            "pending",
-            "next",
-            "program",
-            "tune heard",
-            "sing heard",
-        ):
-            client.memory.pop(name, None)
+        for name in set(client.memory) - {"classes", "values", "gaps", "tuned", "result"}:
+            client.memory.pop(name)
         return dict(summary=found.expected)
 
     def _places(self, client: Client) -> np.ndarray:
