@@ -37,6 +37,7 @@ from grapevine.core.reply import Form
 from grapevine.crypto import accountant, noise, session, together
 from grapevine.crypto import names as sealed_names
 from grapevine.crypto.secure import Group
+from grapevine.crypto.spread import Spread
 from grapevine.crypto.together import Together
 from grapevine.data import columns as table
 from grapevine.graph import layout
@@ -211,11 +212,13 @@ class Chorus(Method):
         return self._advance(client, "sing", None, number, parties)
 
     @step(reveals=GO_ON)
-    def hear(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> dict:
-        """The answer to soft labels: one step of the graph on them."""
+    def hear(self, client: Client, rows: Any, parties: dict, round: int, attempt: int, number: int) -> dict:
+        """The answer to soft labels: one step of the graph on them. `number` is that of the sum that comes next."""
+        if number != client.memory["next"]:
+            raise Mistake(f"{client.name} goes on with sum {client.memory['next']}, and the server with {number}: start a new job.")
         Z = self.xclp.receive(client, rows, parties, round, attempt)[np.argsort(client.memory["order"])]
         Z = Z.reshape(len(Z), FOLDS, -1).transpose(1, 0, 2)
-        return self._advance(client, "sing", Z, client.memory["next"], parties)
+        return self._advance(client, "sing", Z, number, parties)
 
     def _seal(self, client: Client, Q: np.ndarray) -> dict:
         """Soft labels of this party's nodes, encrypted as labels are."""
@@ -357,11 +360,12 @@ class Chorus(Method):
             if not any("soft" in reply for reply in replies.values()):
                 return replies
             group = replace(group, round=group.round + 1)  # labels are sealed once a round
-            replies = self._soft(server, ids, found, replies, group, classes)
+            spread = self._soft(server, found, replies, group, classes)
+            each = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties}
+            replies = one_shot.named(server.ask(self.hear, each=each, number=number, **spread.told))
             parties = tuple(sorted(replies))
 
-    def _soft(self, server: Server, ids: Mapping[str, Id], found: Propagated, replies: Mapping[str, dict], group: Group,
-              classes: int) -> dict[str, dict]:  # fmt: skip
+    def _soft(self, server: Server, found: Propagated, replies: Mapping[str, dict], group: Group, classes: int) -> Spread:
         """W times everybody's soft labels, each party's own rows to itself."""
         names = [name for name in found.names if name in replies]
         W = found.graphs[sorted(found.graphs)[len(found.graphs) // 2]].toarray()
@@ -369,9 +373,7 @@ class Chorus(Method):
         S = {name: {0: W[:, a:b]} for name, a, b in zip(found.names, places, places[1:]) if name in names}
         group = Group(group.ids, {name: group.counts[name] for name in names}, group.bits, group.round, group.roster)
         begun = {name: replies[name]["soft"] for name in names}
-        spread = self.xclp.spread.run(server, group, S, begun, FOLDS * classes, SOFT)
-        each = {ids[name]: dict(rows=spread.rows[name]) for name in names}
-        return one_shot.named(server.ask(self.hear, each=each, **spread.told))
+        return self.xclp.spread.run(server, group, S, begun, FOLDS * classes, SOFT)
 
 
 def _kept(client: Client, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:

@@ -115,7 +115,7 @@ def sing(own: Singer) -> Program:
     mean_square = symmetric(total, own.X.shape[1]) / own.tuned.rows
     voices: dict[str, np.ndarray] = dict(graph=graph)
     heads: dict[str, list[Head]] = {}
-    voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, graph, mean_square, None)
+    voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, graph, mean_square, "first")
     pooled = yield from _pooled_voice(own, mean_square)
     if pooled:
         voices["pooled"], heads["pooled"] = pooled
@@ -129,7 +129,9 @@ def sing(own: Singer) -> Program:
         if refit == REFITS:
             break
         Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
-        voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, np.log(np.maximum(Q, LEAST)), mean_square, shrink)
+        voices["lda"], heads["lda"], shrink = yield from _lda_voice(
+            own, np.log(np.maximum(Q, LEAST)), mean_square, f"refit {refit}", shrink
+        )
         voices["home"] = yield from _home_voice(own, softmax(mixture, -1))
         if own.smooth:
             voices["smooth"] = yield from _smooth_voice(own, Q)
@@ -217,13 +219,14 @@ def _graph_voice(own: Singer) -> Program:
     return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)), shares
 
 
-def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, shrink: int | None) -> Program:
-    """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them."""
+def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: str, shrink: int | None = None) -> Program:
+    """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them. `when`
+    names the draw of the rows: the same draw twice, and the difference of two sums is a row whose label has changed."""
     C, d, m = before.shape[-1], own.X.shape[1], len(own.y)
     hard = before.argmax(-1)
     if own.told.q == 0:
         hard[:, :m] = np.where(own.fold == np.arange(FOLDS)[:, None], hard[:, :m], own.y)
-    kept = own.draw("class sums").random((FOLDS, len(own.X))) < SUBSET
+    kept = own.draw(f"class sums, {when}").random((FOLDS, len(own.X))) < SUBSET
     Y = [sparse.csr_array((kept[f].astype(float), (hard[f], np.arange(len(own.X)))), (C, len(own.X))) for f in range(FOLDS)]
     N = (yield np.concatenate([np.asarray(y.sum(1)).ravel() for y in Y])).reshape(FOLDS, C)
     N = np.where(np.rint(N) >= CELL, np.rint(N), 0.0)
