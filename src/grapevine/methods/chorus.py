@@ -212,11 +212,14 @@ class Chorus(Method):
         return self._advance(client, "sing", None, number, parties)
 
     @step(reveals=GO_ON)
-    def hear(self, client: Client, rows: Any, parties: dict, round: int, attempt: int, number: int) -> dict:
-        """The answer to soft labels: one step of the graph on them. `number` is that of the sum that comes next."""
+    def hear(self, client: Client, rows: Any, parties: dict, turn: int, attempt: int, number: int) -> dict:
+        """The answer to soft labels: one step of the graph on them. `turn` is how often labels have
+        been sealed before, and `number` that of the sum that comes next."""
         if number != client.memory["next"]:
-            raise Mistake(f"{client.name} goes on with sum {client.memory['next']}, and the server with {number}: start a new job.")
-        Z = self.xclp.receive(client, rows, parties, round, attempt)[np.argsort(client.memory["order"])]
+            raise Mistake(
+                f"{client.name} goes on with sum {client.memory['next']}, and the server with {number}: start a new job."
+            )
+        Z = self.xclp.receive(client, rows, parties, turn, attempt)[np.argsort(client.memory["order"])]
         Z = Z.reshape(len(Z), FOLDS, -1).transpose(1, 0, 2)
         return self._advance(client, "sing", Z, number, parties)
 
@@ -362,7 +365,8 @@ class Chorus(Method):
             group = replace(group, round=group.round + 1)  # labels are sealed once a round
             spread = self._soft(server, found, replies, group, classes)
             each = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties}
-            replies = one_shot.named(server.ask(self.hear, each=each, number=number, **spread.told))
+            told = dict(parties=spread.told["parties"], turn=spread.round, attempt=spread.attempt)
+            replies = one_shot.named(server.ask(self.hear, each=each, number=number, **told))
             parties = tuple(sorted(replies))
 
     def _soft(self, server: Server, found: Propagated, replies: Mapping[str, dict], group: Group, classes: int) -> Spread:
