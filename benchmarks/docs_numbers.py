@@ -60,7 +60,9 @@ def label(seeds: int) -> dict[str, dict[str, float]]:
         for seed in range(seeds):
             parties, truth, bits = deal(data, seed)
             for way, words in WAYS.items():
-                result = gv.label(parties, truth=truth, secure="plain", bits=bits, seed=seed, baselines=not words, **words)
+                result = gv.label(
+                    parties, truth=truth, method="xclp", secure="plain", bits=bits, seed=seed, baselines=not words, **words
+                )
                 found.setdefault(way, []).append(result.accuracy)
                 for name in BESIDE if not words else ():
                     found.setdefault(BESIDE[name], []).append(result.other_accuracy[name])

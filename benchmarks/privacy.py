@@ -34,7 +34,7 @@ from grapevine.report.charts.kinds import Axis, curves, lines
 
 OF_ROWS, OF_LABELS, DELTA = (1.0, 3.0, 8.0), (1.0, 2.0, 3.0, 4.0, 8.0), 1e-6
 TRAIN = dict(rounds=10, per_round=5, model="linear", set=dict(lr=0.5, epochs=2, batch=64))
-PAGE, PICTURE = ROOT / "docs" / "privacy.md", ROOT / "docs" / "privacy.svg"
+PAGE, PICTURE = Path("docs/privacy.md"), ROOT / "docs" / "privacy.svg"
 Line = dict[str, Any]
 
 
@@ -151,6 +151,10 @@ def text(result: dict[str, Any]) -> str:
     return f"{markdown(head, rows)}\n\nMade by {ran}"
 
 
+def document(result: dict[str, Any], root: Path = ROOT) -> None:
+    fill(root / PAGE, "privacy.py", text(result))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; nothing is written")
@@ -174,7 +178,7 @@ def main() -> None:
     result = dict(machine=about(), lines=found)
     write(__file__, result)
     draw(found)
-    fill(PAGE, "privacy.py", text(result))
+    document(result)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,16 @@ def test_marked_places_in_the_docs_are_those_of_their_files(claims, tmp_path):
     places = [place for page in pages for place in MADE.finditer((root / page).read_text(encoding="utf-8"))]
     scripts = {place["script"] for place in places}
     by_page = {"anchor_parts", "xclp_parts"}  # page.py writes these, as the test above sees
-    own = {"clean_cleanlab", "cost_account", "docs_numbers", "label", "secure_hamming", "state_of_the_art", "supervised"}
+    own = {
+        "clean_cleanlab",
+        "cost_account",
+        "docs_numbers",
+        "label",
+        "privacy",
+        "secure_hamming",
+        "state_of_the_art",
+        "supervised",
+    }
     assert scripts == own | by_page
     assert all(place["text"].strip() for place in places)
     for name in scripts - by_page:

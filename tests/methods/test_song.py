@@ -99,6 +99,17 @@ def test_a_feature_that_does_not_vary_plays_no_part():
     assert (found[0].scale(np.concatenate([rows[0], np.full((60, 1), 9.0)], 1))[:, -1] == 0).all()
 
 
+def test_a_column_that_few_rows_differ_in_is_left_out_of_every_sum():
+    """One row lacks a value and has an indicator: its product with the other columns would be that row."""
+    rows, labels, _ = parties()
+    rare = [np.concatenate([X, np.zeros((60, 1)), np.full((60, 1), 4.0)], 1) for X in rows]
+    rare[1][7, 5], rare[2][:9, 6] = 1.0, 5.0
+    found, sums = tune(rare, labels, 3)
+    np.testing.assert_array_equal(sums[0], [177] * 5 + [1, 9])
+    assert (sums[1].reshape(-1)[: 3 * 7].reshape(3, 7)[:, 5:] == 0).all()  # nothing of these columns is summed
+    assert (found[0].scale(rare[1])[:, 5:] == 0).all()
+
+
 def test_values_of_text_are_agreed_on_and_rare_ones_pooled():
     columns = (Column("age"), Column("town", "category", ("Rome", "Ulm")))
     other = (Column("age"), Column("town", "category", ("Paris", "Rome")))
@@ -149,8 +160,8 @@ def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same():
     class_sums = [s.reshape(FOLDS, 3, 6) for s in sums if s.size == FOLDS * 3 * 6]
     assert len(class_sums) == 3
     for M in class_sums:
-        N = next(n for n in counts if (n[:, 2] < song.CELL).all())
-        assert (M[:, 2] == 0).all() and N[:, 2].max() < song.CELL
+        N = next(n for n in counts if (n[:, 2] < song.DRAWN).all())
+        assert (M[:, 2] == 0).all() and N[:, 2].max() < song.DRAWN
     apart = class_sums[1][0] - class_sums[2][0]
     nearest = min(np.abs(apart[c] - sign * row).max() for c in (0, 1) for sign in (1, -1)
                   for X in singers(rows, labels, 3) for row in X.X)  # fmt: skip

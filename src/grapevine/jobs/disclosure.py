@@ -63,7 +63,7 @@ def _learns_chorus(method: Chorus, parties: int) -> list[str]:
            "are, and the Hamming distances between all nodes: how alike any two are, whoever holds them. It learns no sum.",
            "A party learns the names of all classes and of all values of text columns, and how many nodes the others have.",
            "All parties learn, over all of them: mean and variance of every feature, label counts, class sums and the covariance "
-           "of all rows, and how well hidden labels were found; none of it for fewer than 10 rows."]  # fmt: skip
+           "of all rows, and how well hidden labels were found; no class sum of fewer than 15 rows."]  # fmt: skip
     if parties == 2:
         out.append("Of two parties each learns the other's part of all that: the sum less its own. Ask for three or more.")
     if method.epsilon:

@@ -25,7 +25,8 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     if not n:
         return None
     total = {name: np.sum([e[name] for e in known], axis=0) for name in ("right", "alone", "rows", "hits")}
-    rows, hits = total["rows"], total["hits"]
+    rows = total["rows"]
+    hits = np.clip(total["hits"], 0, rows)  # randomised labels are counted back, and may overshoot
     table = [dict({"from": i / len(rows), "to": (i + 1) / len(rows)}, n=int(round(rows[i])), right=float(hits[i]))
              for i in range(len(rows))]  # fmt: skip
     low, high = wilson(float(total["right"]), n)
@@ -51,6 +52,7 @@ def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str
             for key, source in (("n", "of"), ("found", "found"), ("guessed", "guessed"), ("given", "given")):
                 line[key] += float(e[source][i])
     for line in out.values():
+        line["found"] = min(max(line["found"], 0.0), line["n"])  # randomised labels are counted back, and may overshoot
         line["recall"] = line["found"] / line["n"] if line["n"] else None  # type: ignore[assignment]
     return out
 

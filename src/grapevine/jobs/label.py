@@ -61,6 +61,8 @@ def make_method(s: LabelSettings) -> Label | Chorus:
     way = "plain" if s.secure == "plain" and s.spread == "private" else s.spread
     xclp = CrossClientPropagation(protocol(s.secure), s.bits or usual.bits, k, alpha, "code" if chorus else s.preset,
                                   s.seed is not None, spread.protocol(way))  # fmt: skip
+    if chorus and s.preset != LabelSettings().preset:
+        raise Mistake(f"preset is {s.preset}, which is for method xclp: leave it out, or take xclp.")
     if chorus:
         nodes = 0 if s.landmarks in (None, "auto") else -1 if s.landmarks == "all" else int(s.landmarks or 0)
         return Chorus(xclp, scale=s.scale, impute=s.impute, landmarks=nodes, smooth=s.smooth, epsilon=s.dp_labels or 0.0,

@@ -7,8 +7,8 @@ the scale that rows are compared on (`methods.tune`); then the graph is made (`m
 scores into voices, weighs them by how well they find hidden labels, and mixes them.
 
 What is opened, to the parties alone: class counts, class sums and the total covariance of all rows; losses and their derivatives,
-each one number summed over all hidden labels. No sum is opened of fewer than `CELL` rows: classes with fewer are left out of it.
-Of two sums of almost the same rows the difference would show a row, so every class sum is over a new random four fifths of a
+each one number summed over all hidden labels. No class sum is opened of fewer than `DRAWN` rows: classes with fewer are left out.
+Of two sums of almost the same rows the difference would show a row, so every class sum is over a new random three fifths of a
 party's rows.
 """
 
@@ -42,7 +42,8 @@ from grapevine.learn.voices import (
 )
 from grapevine.methods.tune import CELL, Program, Tuned
 
-SUBSET = 0.8  # of a party's rows, in each class sum
+SUBSET = 0.6  # of a party's rows, in each class sum
+DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
 POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
 BALANCE = 8  # steps
 TRUST = 1.0  # in a hidden label's loss, where candidates are averaged
@@ -229,7 +230,7 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     kept = own.draw(f"class sums, {when}").random((FOLDS, len(own.X))) < SUBSET
     Y = [sparse.csr_array((kept[f].astype(float), (hard[f], np.arange(len(own.X)))), (C, len(own.X))) for f in range(FOLDS)]
     N = (yield np.concatenate([np.asarray(y.sum(1)).ravel() for y in Y])).reshape(FOLDS, C)
-    N = np.where(np.rint(N) >= CELL, np.rint(N), 0.0)
+    N = np.where(np.rint(N) >= DRAWN, np.rint(N), 0.0)
     sums = yield np.stack([(y @ own.X) * (N[f] > 0)[:, None] for f, y in enumerate(Y)]).ravel()
     M = sums.reshape(FOLDS, C, d)
     shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)

@@ -1,8 +1,9 @@
 """Which scale chorus compares rows on, as a program of the parties (`methods.song` has the other, and what a program is).
 
-Opened to the parties: how many rows have each value of a text column; counts, sums and sums of squares of every feature, labels
-of each class by fold, and the number of rows; where every class has `CELL` labels, class sums of directions and the losses of the
-nearest mean.
+Opened to the parties: how many rows have each value of a text column, and how many in each column have another value than most;
+counts, sums and sums of squares of every feature, labels of each class by fold, and the number of rows; where every class has
+`CELL` labels, class sums of directions and the losses of the nearest mean. A column in which fewer than `CELL` rows have another
+value than most is left out of everything.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     agreed = yield from _agreed_values(table)
     X = encode(table.x, table.columns, agreed, table.gaps) if table.columns else table.x
     there = np.isfinite(X)
-    values = np.where(there, X, 0.0)
+    # A column that is the same in all rows but a few would give these rows away in its products with others: it is left out.
+    speaks = np.rint((yield _off_mode(X, there))) >= CELL
+    there, values = there & speaks, np.where(there & speaks, X, 0.0)
     labels = np.zeros((FOLDS - 1, C))
     np.add.at(labels, (fold - 1, y), 1.0)
     d = X.shape[1]
@@ -91,6 +94,13 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     if scale == "none":
         return Tuned(replace(scales["one"], mean=np.zeros(d)), scale, total[-1], by_fold, agreed)
     return Tuned(scales[scale], scale, total[-1], by_fold, agreed)
+
+
+def _off_mode(X: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Of each column, how many rows have another value than most here. Summed over parties it is no more than how many have
+    another value than most of all, so that a column that passes with it has enough of them."""
+    found = [np.unique(column[known], return_counts=True)[1] for column, known in zip(X.T, there.T)]
+    return np.array([counts.sum() - counts.max(initial=0) for counts in found], np.float64)
 
 
 def _agreed_values(table: Table) -> Program:
