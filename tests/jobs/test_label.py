@@ -313,7 +313,13 @@ def test_what_is_written(tmp_path):
         "report.html",
         "config.toml",
     }
-    assert {p.name for p in (folder / "north").iterdir()} == {"labels.csv", "review.csv", "disclosure.jsonl"}
+    assert {p.name for p in (folder / "north").iterdir()} == {
+        "labels.csv",
+        "review.csv",
+        "disclosure.jsonl",
+        "privacy.jsonl",
+        "privacy.key",
+    }
     rows = read(folder / "north" / "labels.csv")
     assert list(rows[0]) == ["id", "label", "confidence", "abstained", "given", "proposed"]
     party = result[0]

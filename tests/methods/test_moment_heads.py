@@ -40,8 +40,13 @@ def test_as_central_classifiers(digits):
 def test_every_client_is_asked_once_and_then_nobody(digits, name):
     who = dict(labelled=(6, 4, 9, 0, 12), unlabelled=(8, 9, 5, 5, 5))
     at_once, slow = (Federation(digits, methods.find(name)(), **who) for _ in range(2))
-    slow.server.per_round, asked, exchange = 2, [], slow.simulation.exchange
-    slow.simulation.exchange = lambda step, requests, round: (asked.append(sorted(requests)), exchange(step, requests, round))[1]
+    slow.server.per_round, asked, gather = 2, [], slow.simulation.gather
+
+    def watched(step, requests, round, inbox):
+        asked.append(sorted(requests))
+        return gather(step, requests, round, inbox)
+
+    slow.simulation.gather = watched
     for _ in range(4):
         slow.round()
     assert [len(ids) for ids in asked] == [2, 2, 1, 0] and sorted(sum(asked, [])) == [0, 1, 2, 3, 4]

@@ -104,7 +104,7 @@ def test_the_server_is_as_many_clients_as_it_is_told_of_equation_4(digits, weigh
     method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=2, batch=7, server_weight=weight)
     server, _ = labels_at_server(digits, method, "server:100,clients:200")
     state = method.setup(server)
-    replies = server.ask(method.train, weights=state["weights"], round=0)
+    replies = each_reply(server, method.train, weights=state["weights"], round=0)
     own, draw = server.model(state["weights"]).train(), server.rng("task", 0)
     for _ in range(2):
         for at in torch.randperm(len(server.data), generator=draw).split(7):
