@@ -29,7 +29,7 @@ import numpy as np
 from machine import DATA, ROOT, about, environment, fill, markdown, need, table, write
 
 import grapevine as gv
-from grapevine.data.labels import flip
+from grapevine.data.labels import Flip, flip
 
 CLEANLAB = "cleanlab==2.9.0"
 SETTINGS = {"digits": dict(server=200, parties=5, rows=300), "fashion-mnist": dict(server=1000, parties=10, rows=500)}
@@ -80,7 +80,8 @@ def one(name: str, seed: int, python: Path | None, quick: bool) -> dict[float, d
     parts = [rest[i :: setting["parties"]][: setting["rows"]] for i in range(setting["parties"])]
     rows = [part for _ in FLIPS for part in parts]
     shares = [share for share in FLIPS for _ in parts]
-    given = [flip(y[at], np.zeros(len(at), np.int64), len(dataset.classes), p, draw) for at, p in zip(rows, shares)]
+    classes = len(dataset.classes)
+    given = [flip(y[at], np.zeros(len(at), np.int64), classes, Flip(p), draw) for at, p in zip(rows, shares)]
     result = gv.clean([(x[at], labels) for at, labels in zip(rows, given)], server=(x[server], y[server]), seed=seed,
                       epochs=20 if quick else None)  # fmt: skip
     out = {}

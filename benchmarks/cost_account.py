@@ -25,7 +25,7 @@ from machine import ROOT, about, fill, table, write
 from torch import Tensor, nn
 
 from grapevine import methods
-from grapevine.core import Method, ModelSource, Server, account, wire
+from grapevine.core import Client, Meter, Method, ModelSource, Server, Transport, account, wire
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.learn import networks as models
 from grapevine.run.simulate import Simulation
@@ -99,12 +99,17 @@ class Counted:
     outside: int = 0
 
 
-class Meters:
+class Meters(Transport):
     """Hands requests on to a simulation, one client after another, and keeps each one's account."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
         self.of: dict[int, Counted] = {}
+        self.running = Meter()  # of the client that was made last
+        simulation.prepare = self._watch
+
+    def _watch(self, client: Client) -> None:
+        self.running = client.meter
 
     def exchange(self, step: str, requests: dict, round: int) -> dict:
         replies = {}
@@ -113,9 +118,7 @@ class Meters:
             before = self.simulation.flops
             replies |= self.simulation.exchange(step, {id: payload}, round)
             mine.flops += self.simulation.flops - before
-            meter = self.simulation._clients[id].meter
-            mine.backward, mine.outside = mine.backward + meter.backward, mine.outside + meter.outside
-            meter.backward = meter.outside = 0
+            mine.backward, mine.outside = mine.backward + self.running.backward, mine.outside + self.running.outside
             for direction, message in (("down", payload), ("up", replies.get(id, {}))):
                 setattr(mine, direction, getattr(mine, direction) + wire.size(message))
                 for name, _, _, size in account.fields(message):
@@ -161,7 +164,6 @@ def measure(name: str, model: str, size: tuple[int, int], real: bool, seed: int 
         state = method.round(server, state)
         first = meters.of.pop(0)
         simulation.data = few | full
-        simulation._clients.clear()
     meters.of.clear()
     server.meter.flops = 0
     method.round(server, state)
@@ -186,7 +188,7 @@ def mega(n: float) -> float:
 
 def formulas(model: str, size: tuple[int, int]) -> dict[str, tuple[float, float]]:
     """Table 1 of the paper, with our F (GFLOP of a forward pass), Theta (MB of the weights) and C (of a prototype)."""
-    from grapevine.core import Meter, counted
+    from grapevine.core import counted
 
     meter, net = Meter(), models.build(model, SHAPE, CLASSES).eval()
     theta = 4e-6 * models.parameter_count(net)

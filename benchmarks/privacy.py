@@ -1,6 +1,6 @@
 """What differential privacy costs and what it stops: accuracy, and an attacker's success, against ε.
 
-    python benchmarks/privacy.py [--quick] [--part train|labels|sums]
+    python benchmarks/privacy.py [--quick] [--part train|labels]
 
 train    FedAvg with `--dp` on the digits: 5 clients, every training row labelled, a linear model, 10 rounds of 2 epochs, batch
          64, learning rate 0.5, gradients cut at 1, δ = 1e-6, unit one labelled row of a client. The attacker has the final model
@@ -8,7 +8,6 @@ train    FedAvg with `--dp` on the digits: 5 clients, every training row labelle
 labels   The label job with `--dp-labels`, on the digits (10 parties, a tenth labelled) and on features of CIFAR-10 (10 parties of
          1000 rows, 200 and 1000 labels in all), unit the label of one row, δ = 0. The attacker is everybody else together: it
          sees each label as it was told, and takes it for the true one.
-sums     The label job with `--dp` at δ = 1e-6, on the same parties.
 
 Means over three seeds of the split; noise differs from run to run. Results: privacy.json beside this file; the table of
 docs/privacy.md and docs/privacy.svg are made from it.
@@ -28,7 +27,6 @@ from sklearn.metrics import roc_auc_score
 
 import grapevine as gv
 from grapevine.crypto import noise
-from grapevine.jobs.settings import LabelSettings
 from grapevine.report.charts.files import save, sheet
 from grapevine.report.charts.kinds import Axis, curves, lines
 
@@ -73,7 +71,7 @@ def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[
     rng = np.random.default_rng(seed)
     if data == "digits":
         found = gv.data.load("digits")
-        x, y = found.x.flatten(1).numpy().astype(float), np.array(found.y)
+        x, y = found.x.flatten(1).numpy().astype(float), found.y.numpy()
     else:
         file = np.load(DATA / "cifar10_lite0_256.npz")
         x, y = file["x_train"].astype(float), file["y_train"].astype(np.int64)
@@ -86,30 +84,20 @@ def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[
     return [(x[i], given[i]) for i in pieces], [y[i] for i in pieces], y[known]
 
 
-def label(which: str, quick: bool) -> list[Line]:
-    """`which`: dp_labels or dp, if the label job has it."""
-    if which not in LabelSettings.names():
-        print(f"the label job has no {which} here: left out")
-        return []
-    epsilons = OF_LABELS if which == "dp_labels" else OF_ROWS
+def label(quick: bool) -> list[Line]:
     cases: list[tuple[str, float]] = [("digits", 0.1), ("CIFAR-10 features", 200), ("CIFAR-10 features", 1000)]
     out = []
     for data, labels in cases[: 1 if quick else None]:
         name = f"{data}, {labels:.0%} labelled" if labels < 1 else f"{data}, {labels:g} labels"
-        for epsilon in (None, *((3.0,) if quick else epsilons)):
-            scores = [_label_once(which, data, labels, epsilon, seed, quick) for seed in range(1 if quick else 3)]
-            out.append(_line("labels" if which == "dp_labels" else "sums", name, epsilon, scores))
+        for epsilon in (None, *((3.0,) if quick else OF_LABELS)):
+            scores = [_label_once(data, labels, epsilon, seed, quick) for seed in range(1 if quick else 3)]
+            out.append(_line("labels", name, epsilon, scores))
     return out
 
 
-def _label_once(
-    which: str, data: str, labels: float, epsilon: float | None, seed: int, quick: bool
-) -> tuple[float, float | None]:
+def _label_once(data: str, labels: float, epsilon: float | None, seed: int, quick: bool) -> tuple[float, float]:
     parties, truth, own = parties_of(data, labels, seed, quick)
-    told = {} if epsilon is None else {which: epsilon} | (dict(delta=DELTA) if which == "dp" else {})
-    result: Any = gv.label(parties, truth=truth, secure="plain" if quick else "psm", seed=seed, **told)
-    if which != "dp_labels":
-        return result.accuracy, None
+    result: Any = gv.label(parties, truth=truth, secure="plain" if quick else "psm", seed=seed, dp_labels=epsilon)
     seen = own if epsilon is None else noise.randomised_response(own, 10, epsilon)
     return result.accuracy, float((seen == own).mean())
 
@@ -117,12 +105,11 @@ def _label_once(
 # ---------------------------------------------------------------- the page
 
 
-def _line(part: str, what: str, epsilon: float | None, scores: list[tuple[float, float | None]]) -> Line:
+def _line(part: str, what: str, epsilon: float | None, scores: list[tuple[float, float]]) -> Line:
     accuracy, attack = zip(*scores)
-    known = [value for value in attack if value is not None]
     line = dict(part=part, what=what, epsilon=epsilon, accuracy=round(float(np.mean(accuracy)), 4),
-                spread=round(float(np.std(accuracy)), 4), attack=round(float(np.mean(known)), 4) if known else None)  # fmt: skip
-    print(table(("", "epsilon", "accuracy", "attack"), [(what, str(epsilon), line["accuracy"], str(line["attack"]))]), flush=True)
+                spread=round(float(np.std(accuracy)), 4), attack=round(float(np.mean(attack)), 4))  # fmt: skip
+    print(table(("", "epsilon", "accuracy", "attack"), [(what, str(epsilon), line["accuracy"], line["attack"])]), flush=True)
     return line
 
 
@@ -131,7 +118,7 @@ def draw(found: list[Line]) -> None:
     axis, share = Axis("ε", lambda v: f"{v:g}", log=True), Axis("share", lambda v: f"{100 * v:.0f} %")
     charts = []
     for key, title in (("accuracy", "Accuracy against ε"), ("attack", "The attacker's success against ε")):
-        names = list(dict.fromkeys(f"{r['part']}: {r['what']}" for r in found if r[key] is not None))
+        names = list(dict.fromkeys(f"{r['part']}: {r['what']}" for r in found))
         xs = sorted({r["epsilon"] for r in found if r["epsilon"]})
         at = {(f"{r['part']}: {r['what']}", r["epsilon"]): r[key] for r in found}
         charts.append(lines(title, curves(xs, {name: [at.get((name, x)) for x in xs] for name in names}), axis, share))
@@ -139,11 +126,11 @@ def draw(found: list[Line]) -> None:
 
 
 def text(result: dict[str, Any]) -> str:
-    units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0"), "sums": ("one row", f"{DELTA:g}")}
+    units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0")}
     rows = [
         (r["what"], units[r["part"]][0], "no noise" if r["epsilon"] is None else f"{r['epsilon']:g}",
          "" if r["epsilon"] is None else units[r["part"]][1], f"{100 * r['accuracy']:.1f} ± {100 * r['spread']:.1f}",
-         "" if r["attack"] is None else f"{r['attack']:.2f}" if r["part"] == "train" else f"{100 * r['attack']:.0f} %")
+         f"{r['attack']:.2f}" if r["part"] == "train" else f"{100 * r['attack']:.0f} %")
         for r in result["lines"]
     ]  # fmt: skip
     head = ("", "unit", "ε", "δ", "accuracy, %", "attack")
@@ -158,21 +145,17 @@ def document(result: dict[str, Any], root: Path = ROOT) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; nothing is written")
-    parser.add_argument("--part", choices=("train", "labels", "sums"), help="only this; the others' lines are kept")
+    parser.add_argument("--part", choices=("train", "labels"), help="only this; the other's lines are kept")
     args = parser.parse_args()
     logging.getLogger("grapevine").setLevel(logging.ERROR)
     if not args.quick and args.part != "train":
         need("cifar10-lite0")
-    parts = {
-        "train": lambda: train(args.quick),
-        "labels": lambda: label("dp_labels", args.quick),
-        "sums": lambda: label("dp", args.quick),
-    }
+    parts = {"train": train, "labels": label}
     path = Path(__file__).with_suffix(".json")
     before = json.loads(path.read_text())["lines"] if path.exists() else []
     found: list[Line] = []
     for part, measure in parts.items():
-        found += measure() if args.part in (None, part) else [line for line in before if line["part"] == part]
+        found += measure(args.quick) if args.part in (None, part) else [line for line in before if line["part"] == part]
     if args.quick:
         return
     result = dict(machine=about(), lines=found)

@@ -16,7 +16,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from machine import DATA, Stopwatch, about, need, one_blas_thread, table, write
+from machine import DATA, about, need, one_blas_thread, table, write
+from xclp_round import TimedTransport
 
 import grapevine as gv
 from grapevine.core import Method, Server
@@ -34,14 +35,11 @@ class Federation:
     def __init__(self, method: Method, split: gv.data.split.Split, model: str):
         source = Experiment(method, split, model=model).models()
         clients = range(len(split.parts))
-        self.method, self.watch = method, Stopwatch()
-        self.simulation = Simulation(method, {i: split.client(i) for i in clients}, source)
-        self.server = Server(method, clients, self, source, split.dataset.classes, rounds=100)
+        transport = TimedTransport(Simulation(method, {i: split.client(i) for i in clients}, source))
+        self.method, self.watch = method, transport.watch
+        self.server = Server(method, clients, transport, source, split.dataset.classes, rounds=100)
         self.state = method.setup(self.server)
         self.rounds: list[dict[str, Any]] = []
-
-    def exchange(self, step: str, requests: dict, round: int) -> dict:
-        return self.watch(step, self.simulation.exchange, step, requests, round)
 
     def run(self) -> None:
         self.watch.seconds.clear()
