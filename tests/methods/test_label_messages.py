@@ -140,7 +140,8 @@ def test_letters_are_opaque_and_the_seed_stays_among_clients():
 
 def test_a_changed_identity_stops_the_job_with_a_sentence():
     def impostor(simulation):
-        simulation.identities["p1"] = Identity.generate()
+        pinned = dict(simulation.pinned)
+        simulation.identities, simulation.pinned = dict(simulation.identities, p1=Identity.generate()), pinned
 
     with pytest.raises(StepError, match="'p1'.* is not signed by the identity pinned for it .*compare fingerprints"):
         start(job("psm"), blobs((9, 10, 8)), prepare=impostor)
@@ -148,7 +149,7 @@ def test_a_changed_identity_stops_the_job_with_a_sentence():
 
 def test_a_party_that_nobody_pinned_is_refused():
     def stranger(simulation):
-        del simulation.pinned["p2"]
+        simulation.pinned = {name: key for name, key in simulation.pinned.items() if name != "p2"}
 
     with pytest.raises(StepError, match="'p2' offers a key .* is not on the roster"):
         start(job("psm"), blobs((9, 10, 8)), prepare=stranger)

@@ -297,7 +297,7 @@ def test_a_proposal_takes_the_shape_of_images(tmp_path):
     [
         (dict(seed=3), LabelSettings(), "say --reproducible too"),
         (dict(reproducible=True), LabelSettings(), "say --seed N too"),
-        (dict(method="fedavg"), LabelSettings(), "--method is not for --job label"),
+        (dict(method="fedavg"), CleanSettings(), "--method is not for --job clean"),
         (dict(scale="own"), LabelSettings(), "--scale own is not for --job label"),
         (dict(scale="standard"), TrainSettings(), "--scale standard is not for --job train"),
         (dict(shape="big"), TrainSettings(), "3x32x32"),

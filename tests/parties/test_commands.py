@@ -124,7 +124,7 @@ def test_the_help_of_host_names_every_setting_that_parties_agree_on():
     for job in JOBS:
         assert all(f"--{f.name.replace('_', '-')} " in text for f in agreed_fields(job))
     words = " ".join(text.split())
-    assert "label: Bits of a hash. [default: 4096" in words and "train: Rounds in all. [default: 100" in words
+    assert "label: Bits of a hash [1024; xclp: 4096]." in words and "train: Rounds in all. [default: 100" in words
 
 
 def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):

@@ -136,6 +136,16 @@ def test_report_takes_the_results_of_the_other_jobs(tmp_path, agreed):
     assert "east" in (net.host / "results" / "report.html").read_text()
 
 
+def carry_by(simulation, exchange):
+    """All that the host asks goes through `exchange`, and the replies that it gives are those that come."""
+
+    def gather(step, requests, round, into):
+        for id, reply in exchange(step, requests, round).items():
+            into.take(id, reply)
+
+    simulation.gather = gather
+
+
 class Scripted:
     """Replaces parties' confusion matrices: of validation by script, of the test rows by another."""
 
@@ -163,7 +173,7 @@ def test_a_host_reports_the_test_accuracy_of_the_round_that_is_best_on_validatio
     """Not its first, not its last, not its highest; of equally good rounds the first."""
     net = federation(tmp_path, train_agreement())
     simulation = in_process(net.members())
-    simulation.exchange = Scripted(simulation, validation, test)
+    carry_by(simulation, Scripted(simulation, validation, test))
     result = job.run(load_host(net.host), net.names, simulation)
     assert result["best_round"] == best
     assert result["accuracy"] == test[best] / 10 and result["accuracy_last"] == test[-1] / 10
@@ -201,7 +211,7 @@ def test_a_training_job_that_was_broken_off_ends_with_the_same_bits(tmp_path, mo
             raise Killed
         return exchange(step, requests, round)
 
-    simulation.exchange = until
+    carry_by(simulation, until)
     with pytest.raises(Killed):
         job.run(load_host(net.host), net.names, simulation)
     assert "Killed at the host" in json.loads((net.host / "failed.json").read_text())["sentence"]
@@ -231,7 +241,7 @@ def test_a_party_that_sends_nonsense_as_its_result_is_left_out_of_the_accuracy(t
             replies["south"] = dict(confusion=wire.decode(wire.encode(dict(x=np.ones((9, 9)))))["x"])
         return replies
 
-    simulation.exchange = lie
+    carry_by(simulation, lie)
     result = job.run(load_host(net.host), net.names, simulation)
     assert [row["id"] for row in result["per_client"]] == ["east", "north"]
 

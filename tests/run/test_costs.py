@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grapevine import core, methods
 from grapevine.core import Server, account
+from grapevine.core.store import Memory
 from grapevine.crypto import spread
 from grapevine.learn import heads, layers
 from grapevine.learn import networks as models
@@ -105,7 +106,8 @@ class Costs:
         ]
         split = replace(split, parts=tuple(parts))
         source = Experiment(method, split, model="mlp").models()
-        self.simulation = Simulation(method, {i: split.client(i) for i in range(2)}, source)
+        self.simulation, self.clients = Simulation(method, {i: split.client(i) for i in range(2)}, source), []
+        self.simulation.prepare = self.clients.append
         self.server = Server(method, range(2), self.simulation, source, digits.classes, rounds=4)
         self.method, self.state = method, method.setup(self.server)
         self.round()
@@ -114,7 +116,7 @@ class Costs:
         self.simulation.flops, self.server.account = 0, account.Account()
         self.state = self.method.round(self.server, self.state)
         self.flops, self.bytes = self.simulation.flops, dict(self.server.account.totals)
-        self.outside = sum(client.meter.outside for client in self.simulation._clients.values())
+        self.outside = sum(client.meter.outside for client in self.clients)
 
 
 LAYERS = ((64, 128), (128, 64), (64, 10))  # of the mlp on digits
@@ -141,7 +143,8 @@ def test_xclp_counts_hashes_and_propagation(digits):
     costs = Costs(digits, methods.XCLP(init="random", bits=100, neighbours=3, epochs=1, spread=spread.protocol("paper")))
     rows, d = 14, 64
     assert costs.outside == 2 * (2 * rows * d * 100 + 2 * (2 * rows) * 6 * 10)
-    labelled = sum(int((client.memory["pseudo"]["labels"] >= 0).sum()) for client in costs.simulation._clients.values())
+    memories = [Memory(costs.simulation.store, manifest) for manifest in costs.simulation.manifests.values()]
+    labelled = sum(int((memory["pseudo"]["labels"] >= 0).sum()) for memory in memories)
     assert labelled == 16  # so that two batches of 6 + 6 and 6 + 2 rows are learned from
     assert costs.flops == costs.outside + 2 * (rows * FEATURES + 20 * STEP)
 
