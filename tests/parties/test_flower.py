@@ -260,8 +260,10 @@ def test_a_party_refuses_other_settings_unknown_steps_and_unknown_fields(net):
     carrier, log = transport(MemoryGrid(net)), net.folder / "party-01" / "log.txt"
     assert carrier.exchange("round", {"party-01": {}}, 0) == {}
     assert "is not a step of fedavg" in log.read_text()
-    assert carrier.exchange("train", {"party-01": dict(train_request(net), lr=9.0)}, 0) == {}
+    assert carrier.exchange("train", {"party-01": dict(train_request(net), epochs=9)}, 0) == {}
     assert "cannot take this message" in log.read_text()
+    assert carrier.exchange("train", {"party-01": dict(train_request(net), lr=9.0)}, 0) == {}
+    assert "a learning rate of 9.0 is not one of the settings'" in log.read_text()
     carrier.hash = "0" * 64
     assert carrier.exchange("train", {"party-01": train_request(net)}, 0) == {}
     assert "other settings than party-01 agreed to" in log.read_text()

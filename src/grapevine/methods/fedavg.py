@@ -47,11 +47,19 @@ class FedAvg(Method):
     def train(self, client: Client, weights: dict, round: int, lr: float | None = None) -> dict:
         """ClientUpdate(k, w)."""
         model, rows = client.model(weights), client.data.labelled
-        fit_own(client, model, lr or self.lr, self.epochs, round, self.batch, **self._sgd())
+        fit_own(client, model, self._agreed(lr), self.epochs, round, self.batch, **self._sgd())
         return dict(weights=model.state(), n=len(rows))
 
     def _sgd(self) -> dict[str, Any]:
         return dict(momentum=self.momentum, weight_decay=self.weight_decay, augment=self.augment)
+
+    def _agreed(self, lr: float | None) -> float:
+        """At a client: the learning rate that the server says, if the settings allow it."""
+        if lr is None:
+            return self.lr
+        if self.schedule == "constant" or not 0 <= lr <= self.lr:
+            raise Mistake(f"a learning rate of {lr} is not one of the settings' (lr {self.lr:g}, schedule {self.schedule}).")
+        return lr
 
     def _lr(self, server: Server, round: int) -> float:
         return scheduled(self.schedule, self.lr, round, server.rounds)
