@@ -56,7 +56,9 @@ def test_noisy_updates_can_be_summed_under_masks_whoever_is_chosen(tmp_path):
     assert 0 < run.result["privacy"]["epsilon"] <= 4.0
     lines = [line for line in Ledger(tmp_path / "run").lines() if line["kind"] == "release"]
     kinds = [line["mechanism"]["kind"] for line in lines]
-    assert sorted(set(kinds)) == ["covered", "gaussian"] and kinds.count("covered") == kinds.count("gaussian") == 9
+    assert sorted(set(kinds)) == ["covered", "gaussian"] and kinds.count("covered") == kinds.count("gaussian") == 12
+    # Sums are over fixed groups, of three or more: here all four clients in each of three rounds. Plans know it.
+    assert [(c["rounds"], c["planned_rounds"]) for c in run.result["privacy"]["per_client"]] == [(3, 3)] * 4
     assert all(party.spent["row"][0] <= 4.0 for party in privacy.read(tmp_path / "run"))
 
 

@@ -17,6 +17,7 @@ from grapevine.core.private import Private
 from grapevine.core.server import Server
 from grapevine.crypto import accountant
 from grapevine.crypto.accountant import Gaussian
+from grapevine.learn.averages import Means, Secured
 from grapevine.learn.private import OUTSIDE, UNIT, check_network, plan, releases, size
 from grapevine.run.settings import RunSettings
 
@@ -86,7 +87,8 @@ def prepare(
     method: Any, settings: RunSettings, server: Server, labelled: Mapping[Id, int], out: Path | None, job: str
 ) -> Privacy:
     """Plans for all clients of a simulation. Who is chosen when follows from the seed, so everybody's rounds are known."""
-    chosen = [server.sample(round) for round in range(settings.rounds)]
+    seen = Means(method, server, set(server.clients)) if isinstance(method, Secured) else server  # masked: fixed groups
+    chosen = [seen.sample(round) for round in range(settings.rounds)]
     values = size(server.model())
     budgets, plans = {}, {}
     for id in server.clients:
