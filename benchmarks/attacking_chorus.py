@@ -159,12 +159,13 @@ def rows_by_differences(job: Job) -> int:
 
 
 def server_alone(job: Job, carried: np.ndarray | None = None) -> Found:
-    """Say that the graph parts the labelled nodes without a mistake: then the server lacks the parts' names. It reads the first
-    sum that it carries as the parties do (`carried`: as it would be in the clear), and names the parts by how many labels each
-    class has; where these are no counts, any naming is as good as another, and the share is their average."""
+    """Say that the graph parts the labelled nodes without a mistake: then the server lacks the parts' names. It reads the
+    moments that it carries as the parties do (`carried`: as it would be in the clear), and names the parts by how many labels
+    each class has; where these are no counts, any naming is as good as another, and the share is their average."""
     d, C = job.who["a"].x.shape[1], len(job.classes)
     if carried is None:
-        carried = fixed.decode_wide(next(e.requests["a"] for e in job.seen if e.step == "go_on")["total"])
+        sums = (e.requests["a"]["total"] for e in job.seen if e.step == "go_on")
+        carried = fixed.decode_wide(next(total for total in sums if total.ndim == 2))  # moments, in the wide ring
     counts = carried[3 * d : -1].reshape(-1, C).sum(0)
     parts = np.concatenate([job.truth(name) for name in NAMES])
     there = 0 <= counts.min() and counts.max() <= len(parts)
