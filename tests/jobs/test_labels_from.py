@@ -73,7 +73,7 @@ def change(rows, at, **new):
         (lambda rows: change(rows["1"], 0, given="no"), "row '1' was given the label 'no', and in the data it has"),
         (lambda rows: change(rows["1"], -1, label="eleven"), "has the label 'eleven', and the data has the classes 0, 1"),
         (lambda rows: change(rows["1"], 1, id=1), "has the id '1' twice"),
-        (lambda rows: change(rows["1"], 1, confidence="high"), "is not a table of labels with the columns id, label"),
+        (lambda rows: change(rows["1"], 1, confidence="high"), "column 'confidence' holds something that is no number"),
     ],
 )
 def test_a_sentence_for_what_does_not_match(split, tmp_path, spoil, says):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -16,7 +15,9 @@ import click
 from grapevine.cli.demo import digits_parties
 from grapevine.cli.terminal import show_table
 from grapevine.core.errors import Mistake
+from grapevine.core.store import write_atomically
 from grapevine.core.words import percent
+from grapevine.data.sheets import read_text_columns
 from grapevine.data.tables import write_csv
 from grapevine.jobs.reading import Party
 from grapevine.parties.processes import free_port, last_line, start, stop
@@ -49,7 +50,7 @@ def demo_parties(count: int, out: str | None) -> None:
     tokens = [line.strip() for line in made.stdout.splitlines() if line.startswith("grapevine-")]
     words = {"host": ["host", str(folder / "host")]}
     for name, token in zip(names, tokens):
-        (folder / f"{name}.token").write_text(token)
+        write_atomically(folder / f"{name}.token", token.encode(), 0o600)
         words[name] = [
             "join", "--token-file", str(folder / f"{name}.token"), "--data", str(folder / f"{name}.csv"), "--label", "digit",
             "--id", "id", "--home", str(folder / name), "--ledger", str(folder / "ledger"), "--yes",
@@ -85,9 +86,8 @@ def _follow(started: dict[str, subprocess.Popen], folder: Path) -> None:
 def _show_demo(folder: Path, parties: list[Party]) -> None:
     rows = []
     for party in parties:
-        with open(folder / party.name / "out" / "labels.csv") as file:
-            labels = list(csv.DictReader(file))
-        new = [(row["label"], truth) for row, truth, given in zip(labels, party.truth or [], party.labels) if given is None]
+        labels = read_text_columns(folder / party.name / "out" / "labels.csv", ["label"])["label"]
+        new = [(label, truth) for label, truth, given in zip(labels, party.truth or [], party.labels) if given is None]
         sent = [json.loads(line)["bytes"] for line in (folder / party.name / "out" / "disclosure.jsonl").read_text().splitlines()]
         rows.append(dict(party=party.name, rows=len(labels), new=len(new), right=percent(sum(a == b for a, b in new) / len(new)),
                          sent=f"{sum(sent) / 1e6:.1f} MB"))  # fmt: skip

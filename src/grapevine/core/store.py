@@ -72,11 +72,11 @@ def make_folder(path: Path) -> None:
         raise Mistake(f"{path} cannot be a folder ({(error.strerror or str(error)).lower()}): take another --out.") from None
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """The whole file or nothing, also when the machine dies: write beside, flush to disk, rename."""
+def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """The whole file or nothing, also when the machine dies: write beside, flush to disk, rename. The umask narrows `mode`."""
     temporary = path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
-        with open(temporary, "wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
@@ -112,6 +113,27 @@ def clean_header(path: Any, names: Iterable[Any]) -> list[str]:
 
 # ---------------------------------------------------------------- CSV
 
+# What a spreadsheet runs as a formula: at the start of a cell, or after what some spreadsheet takes for the end of one.
+FORMULA = re.compile(r"(^(?='*[\t\r\n])|(?:^|[,;|\t\r\n])(?='*[=+\-@＝＋－＠]))('*)")
+PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def quoted(cell: Any) -> Any:
+    """A cell for a CSV file. Text that a spreadsheet would run gets an apostrophe, which marks text; numbers stay numbers."""
+    return FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) and not PLAIN.fullmatch(cell) else cell
+
+
+def unquoted(cell: str) -> str:
+    """What `quoted` was given."""
+    return FORMULA.sub(lambda found: found[1] + found[2][1:], cell) if "'" in cell else cell
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Every CSV file that is written here: None as an empty cell, nothing that a spreadsheet runs."""
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows([quoted(cell) for cell in row] for row in (header, *rows))
+    return out.getvalue()
+
 
 @dataclass(frozen=True)
 class Csv:
@@ -130,7 +152,7 @@ class Csv:
             reader, start = csv.reader(file, delimiter=self.delimiter), 1
             for cells in reader:
                 if cells:
-                    yield start, cells
+                    yield start, [unquoted(cell) for cell in cells]
                 start = reader.line_num + 1
 
     def place(self, row: int) -> str:
@@ -160,6 +182,9 @@ def load_csv(file: Csv, raw: list[str], header: list[str], names: Sequence[str])
         table = pa.csv.read_csv(source, options, parse, convert).slice(1)  # the header is the first record
     except pa.ArrowInvalid as error:
         raise csv_mistake(file, header, error) from None
+    for j, column in enumerate(table.columns):
+        if pa.compute.any(pa.compute.match_substring(column, "'")).as_py():
+            table = table.set_column(j, table.column_names[j], pa.array(map(unquoted, column.to_pylist()), pa.string()))
     return table.rename_columns(list(names))
 
 
@@ -175,9 +200,9 @@ def read_header(path: Path) -> tuple[Csv, list[str]]:
         first = next((line for line in file if line.strip()), "")
     if not first:
         raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
-    unquoted = re.sub(r'"[^"]*"', "", first)
-    delimiter = max(",;\t|", key=unquoted.count)
-    header = next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter))
+    outside = re.sub(r'"[^"]*"', "", first)
+    delimiter = max(",;\t|", key=outside.count)
+    header = [unquoted(name) for name in next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter))]
     if all(is_number(name) for name in header):
         raise Mistake(f"{path} starts with numbers ({first.strip()[:40]}), put a header line with column names on top.")
     return Csv(path, encoding, delimiter), header

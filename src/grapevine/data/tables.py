@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 import zipfile
@@ -20,7 +18,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
 from grapevine.data.cells import MISSING, CellMistake, Cells, Place, Reader, decimal_mark, is_text, text, trimmed
 from grapevine.data.columns import CATEGORY, Column
-from grapevine.data.sheets import Sheet, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed
+from grapevine.data.sheets import Sheet, csv_text, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed
 
 LABEL_NAMES = ("label", "y", "target")
 IMPUTE = "put a number there or use --impute"
@@ -274,12 +272,8 @@ def spelling_warnings(names: Iterable[str]) -> list[str]:
 
 
 def write_csv(path: str | Path, columns: dict[str, Sequence[Any]]) -> None:
-    """Write columns of equal length as CSV, None as an empty cell; the file appears whole or not at all."""
+    """Write columns of equal length as CSV; the file appears whole or not at all, and only its owner may read it."""
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns of different lengths: {lengths}")
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values()))
-    write_atomically(Path(path), out.getvalue().encode())
+    write_atomically(Path(path), csv_text(columns, zip(*columns.values())).encode(), 0o600)

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from grapevine.core.store import write_atomically
 from grapevine.core.version import __version__
 from grapevine.core.words import short_table
 from grapevine.data import tables
@@ -194,7 +195,7 @@ def write_party(folder: Path, party: PartyCleaned) -> None:
     table = dict(id=party.ids, given=cells(party.given), label=cells(party.labels), action=party.action.tolist(), loss=loss,
                  confidence=[f"{c:.6f}" for c in party.confidence])  # fmt: skip
     tables.write_csv(folder / "cleaned.csv", table)
-    (folder / "suspicious.json").write_text(json.dumps(party.examples, indent=1), encoding="utf-8")
+    write_atomically(folder / "suspicious.json", json.dumps(party.examples, indent=1).encode(), 0o600)
     write_lines(folder / "disclosure.jsonl", party.disclosure)
 
 

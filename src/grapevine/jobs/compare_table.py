@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ from typing import Any
 
 from grapevine.core.store import write_atomically
 from grapevine.core.words import duration, percent, size
+from grapevine.data.sheets import csv_text
 from grapevine.jobs import compare_budget
 from grapevine.run.folder import read_lines
 
@@ -314,13 +313,9 @@ def write(out: Path, data: dict[str, Any], latex: bool) -> None:
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     """Numbers as they are, shares from 0 to 1; a column per varied flag."""
-    text = io.StringIO()
     names = [name for name in rows[0] if name not in ("errors", "cell", "best")] if rows else []
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*names, "best", "errors"])
-    for row in rows:
-        lines.writerow([*("" if row[name] is None else row[name] for name in names), int(row["best"]), "; ".join(row["errors"])])
-    return text.getvalue()
+    lines = ([*(row[name] for name in names), int(row["best"]), "; ".join(row["errors"])] for row in rows)
+    return csv_text([*names, "best", "errors"], lines)
 
 
 def as_markdown(data: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ same number of rows. A label that both sides know must be the same.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 
 from grapevine.core.errors import Mistake
+from grapevine.data.sheets import read_text_columns
 from grapevine.data.split import Part, Split
 
 FILE = "labels.csv"
@@ -61,12 +61,11 @@ def _file(place: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Found]:
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+    columns = read_text_columns(path, ("id", "label", "confidence", "given"))
     try:
-        rows = [(line["id"], Found(line["label"] or None, float(line["confidence"]), line["given"] or None)) for line in lines]
-    except (KeyError, TypeError, ValueError):
-        raise Mistake(f"{path} is not a table of labels with the columns id, label, confidence and given.") from None
+        rows = [(id, Found(label or None, float(sure), given or None)) for id, label, sure, given in zip(*columns.values())]
+    except ValueError:
+        raise Mistake(f"{path}: column 'confidence' holds something that is no number: label again.") from None
     found = dict(rows)
     if len(found) < len(rows):
         twice = next(id for i, (id, _) in enumerate(rows) if id in dict(rows[:i]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,9 +36,7 @@ def write_toml(path: Path, table: Mapping[str, Any], secret: bool = False) -> No
     except ModuleNotFoundError:
         raise Mistake("real parties need Flower: pip install 'grapevine-fl[flower]'.") from None
     text = tomli_w.dumps({name: value for name, value in table.items() if value is not None})
-    write_atomically(path, text.encode())
-    if secret:
-        os.chmod(path, 0o600)
+    write_atomically(path, text.encode(), 0o600 if secret else 0o666)
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
