@@ -42,6 +42,12 @@ def images(n, shape, seed=0):
         ("resnet17", (3, 32, 32), 10, 11_173_962 - 5_130),
         ("resnet18-imagenet", (3, 84, 84), 100, 11_227_812),  # XCLP's code
         ("wrn28x2", (3, 32, 32), 10, 1_467_610),  # SemiFL's code
+        # An eighth of 128, 256 and 512 channels: 9·in·out weights (the last two 1·in·out), then bias, length, and BN's two.
+        ("cnn13:0.125", (3, 32, 32), 10, 496 + 2 * 2_368 + 4_736 + 2 * 9_344 + 18_688 + 2_176 + 576 + 180),
+        ("resnet9:0.25", (3, 32, 32), 10, 432 + 4_608 + 2 * 9_216 + 18_432 + 73_728 + 2 * 147_456 + 1_280),  # weights alone
+        ("resnet8:0.25", (3, 32, 32), 10, 432 + 4_608 + 2 * 9_216 + 18_432 + 73_728 + 2 * 147_456),
+        # 4, then 8, 16 and 32 channels: the stem; a block that widens and three that do not, three times; BN; the last layer.
+        ("wrn28x2:0.25", (3, 32, 32), 10, 108 + (920 + 3 * 1_184) + (3_632 + 3 * 4_672) + (14_432 + 3 * 18_560) + 64 + 330),
     ],
 )
 def test_parameter_counts(name, shape, classes, count):
@@ -101,6 +107,10 @@ def test_digits_and_large_images_fit_the_small_cnn():
     "call, words",
     [
         (lambda: build("cnn14", (3, 32, 32), 10), "no model is called 'cnn14': choose one of linear, mlp"),
+        (lambda: build("cnn:0.5", (3, 32, 32), 10), "model cnn comes in one width: write cnn, not cnn:0.5"),
+        (lambda: build("cnn13:half", (3, 32, 32), 10), "'half' in cnn13:half is not a width: write cnn13:0.25"),
+        (lambda: build("wrn28x2:0.1", (3, 32, 32), 10), "a width of 0.1 leaves no whole number of 16 channels: take 0.5"),
+        (lambda: build("resnet9:nan", (3, 32, 32), 10), "a width of nan leaves no whole number of 64 channels"),
         (lambda: build("cnn", (64,), 10), r"cnn needs images .* not rows of shape \(64,\): use linear or mlp"),
         (
             lambda: build("cnn13", (1, 8, 8), 10),

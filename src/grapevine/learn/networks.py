@@ -16,6 +16,8 @@ clients run in parallel threads, and whatever is random has its own `torch.Gener
 | `resnet18-imagenet` | He et al. 2016 with its 7×7/2 stem, features of length 1 (XCLP on Mini-ImageNet) | bn      |
 | `wrn28x2`           | Zagoruyko & Komodakis 2016, as in MixMatch, SemiFL and FedAnchor                | bn       |
 
+`cnn13:0.25` is that network with a quarter of its channels, for machines without a GPU; likewise all below `cnn`.
+
 Norms: `none`; `bn`, batch; `gn`, group (32 groups, fewer where there are under 64 channels); `sbn`, static batch
 (see `normalisation.StaticBatchNorm2d`).
 """
@@ -35,23 +37,23 @@ from grapevine.learn import layers
 from grapevine.learn.normalisation import NORMS, BatchNorm1d, norm_layer
 
 Shape = tuple[int, ...]
-Make = Callable[[Shape, int, str], Network]
+Make = Callable[[Shape, int, str, float], Network]
 
 # ---------------------------------------------------------------- the models
 
 
-def _linear(shape: Shape, classes: int, norm: str) -> Network:
+def _linear(shape: Shape, classes: int, norm: str, width: float) -> Network:
     return Network(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-def _mlp(shape: Shape, classes: int, norm: str) -> Network:
+def _mlp(shape: Shape, classes: int, norm: str, width: float) -> Network:
     parts: list[nn.Module] = [nn.Flatten()]
     for before, after in ((math.prod(shape), 128), (128, 64)):
         parts += [nn.Linear(before, after), *([BatchNorm1d(after)] if norm == "bn" else []), nn.ReLU()]
     return Network(nn.Sequential(*parts), nn.Linear(64, classes))
 
 
-def _cnn(shape: Shape, classes: int, norm: str) -> Network:
+def _cnn(shape: Shape, classes: int, norm: str, width: float) -> Network:
     channels, height, width = shape
     parts: list[nn.Module] = []
     for before, after in ((channels, 16), (16, 32)):
@@ -64,59 +66,75 @@ def _cnn(shape: Shape, classes: int, norm: str) -> Network:
     return Network(nn.Sequential(*parts, nn.Flatten()), nn.Linear(d, classes))
 
 
-def _cnn13(shape: Shape, classes: int, norm: str) -> Network:
+def _thin(width: float, *channels: int) -> list[int]:
+    """These numbers of channels times the width."""
+    found = [int(width * each) if 0 < width <= 1 else 0 for each in channels]
+    if min(found) < 1 or any(each != width * whole for each, whole in zip(found, channels)):
+        raise Mistake(f"a width of {width:g} leaves no whole number of {channels[0]} channels: take 0.5, 0.25 or 0.125.")
+    return found
+
+
+def _cnn13(shape: Shape, classes: int, norm: str, width: float) -> Network:
     def block(before: int, after: int, size: int = 3, padding: int = 1) -> list[nn.Module]:
         convolution = layers.WeightNormConv2d(before, after, size, padding=padding)
         return [convolution, norm_layer(norm, after), nn.LeakyReLU(0.1, inplace=True)]
 
+    a, b, c = _thin(width, 128, 256, 512)
     features = nn.Sequential(
-        *block(shape[0], 128), *block(128, 128), *block(128, 128), nn.MaxPool2d(2), layers.Dropout(0.5),
-        *block(128, 256), *block(256, 256), *block(256, 256), nn.MaxPool2d(2), layers.Dropout(0.5),
-        *block(256, 512, padding=0), *block(512, 256, 1, 0), *block(256, 128, 1, 0), layers.GlobalMean(), layers.Normalise(),
+        *block(shape[0], a), *block(a, a), *block(a, a), nn.MaxPool2d(2), layers.Dropout(0.5),
+        *block(a, b), *block(b, b), *block(b, b), nn.MaxPool2d(2), layers.Dropout(0.5),
+        *block(b, c, padding=0), *block(c, b, 1, 0), *block(b, a, 1, 0), layers.GlobalMean(), layers.Normalise(),
     )  # fmt: skip
-    return Network(features, layers.WeightNormLinear(128, classes))
+    return Network(features, layers.WeightNormLinear(a, classes))
 
 
-def _resnet9(shape: Shape, classes: int, norm: str) -> Network:
+def _resnet9(shape: Shape, classes: int, norm: str, width: float) -> Network:
     def block(before: int, after: int) -> list[nn.Module]:
         # No bias even without norm: Table 6 counts weights alone.
         return [nn.Conv2d(before, after, 3, padding=1, bias=False), norm_layer(norm, after), nn.ReLU(inplace=True)]
 
+    a, b, c, d = _thin(width, 64, 128, 256, 512)
     features = nn.Sequential(
-        *block(shape[0], 64),
-        *block(64, 128), nn.MaxPool2d(2), layers.Skip(*block(128, 128), *block(128, 128)),
-        *block(128, 256), nn.MaxPool2d(2),
-        *block(256, 512), nn.MaxPool2d(2), layers.Skip(*block(512, 512), *block(512, 512)), layers.GlobalMax(),
+        *block(shape[0], a),
+        *block(a, b), nn.MaxPool2d(2), layers.Skip(*block(b, b), *block(b, b)),
+        *block(b, c), nn.MaxPool2d(2),
+        *block(c, d), nn.MaxPool2d(2), layers.Skip(*block(d, d), *block(d, d)), layers.GlobalMax(),
     )  # fmt: skip
-    return Network(features, nn.Linear(512, classes, bias=False))
+    return Network(features, nn.Linear(d, classes, bias=False))
 
 
-def _resnet18(shape: Shape, classes: int, norm: str, large: bool = False) -> Network:
+def _resnet18(shape: Shape, classes: int, norm: str, width: float, large: bool = False) -> Network:
     """For small images, or `large` ones: a stem of 7×7/2 and a pooling, and features of length 1."""
+    a, b, c, d = _thin(width, 64, 128, 256, 512)
     size, step = (7, 2) if large else (3, 1)
-    stem = [nn.Conv2d(shape[0], 64, size, step, size // 2, bias=norm == "none"), norm_layer(norm, 64), nn.ReLU(inplace=True)]
+    stem = [nn.Conv2d(shape[0], a, size, step, size // 2, bias=norm == "none"), norm_layer(norm, a), nn.ReLU(inplace=True)]
     blocks: list[nn.Module] = []
-    for before, after, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
+    for before, after, stride in ((a, a, 1), (a, b, 2), (b, c, 2), (c, d, 2)):
         blocks += [layers.Basic(before, after, stride, norm), layers.Basic(after, after, 1, norm)]
     pool, unit = ([nn.MaxPool2d(3, 2, padding=1)], [layers.Normalise()]) if large else ([], [])
-    return Network(nn.Sequential(*stem, *pool, *blocks, layers.GlobalMean(), *unit), nn.Linear(512, classes))
+    return Network(nn.Sequential(*stem, *pool, *blocks, layers.GlobalMean(), *unit), nn.Linear(d, classes))
 
 
-def _resnet18_imagenet(shape: Shape, classes: int, norm: str) -> Network:
-    return _resnet18(shape, classes, norm, large=True)
+def _resnet18_imagenet(shape: Shape, classes: int, norm: str, width: float) -> Network:
+    return _resnet18(shape, classes, norm, width, large=True)
 
 
 def _headless(make: Make) -> Make:
-    return lambda shape, classes, norm: Network(make(shape, classes, norm).features, nn.Identity(), 512)
+    def headless(shape: Shape, classes: int, norm: str, width: float) -> Network:
+        whole = make(shape, classes, norm, width)
+        return Network(whole.features, nn.Identity(), whole.features_dim)
+
+    return headless
 
 
-def _wrn28x2(shape: Shape, classes: int, norm: str) -> Network:
+def _wrn28x2(shape: Shape, classes: int, norm: str, width: float) -> Network:
     blocks: list[nn.Module] = []
-    for before, after, stride in ((16, 32, 1), (32, 64, 2), (64, 128, 2)):
+    stem, a, b, c = _thin(width, 16, 32, 64, 128)
+    for before, after, stride in ((stem, a, 1), (a, b, 2), (b, c, 2)):
         blocks += [layers.Wide(before, after, stride, norm), *(layers.Wide(after, after, 1, norm) for _ in range(3))]
-    stem = nn.Conv2d(shape[0], 16, 3, padding=1, bias=norm == "none")
-    features = nn.Sequential(stem, *blocks, norm_layer(norm, 128), nn.LeakyReLU(0.1), layers.GlobalMean())
-    return Network(features, nn.Linear(128, classes))
+    first = nn.Conv2d(shape[0], stem, 3, padding=1, bias=norm == "none")
+    features = nn.Sequential(first, *blocks, norm_layer(norm, c), nn.LeakyReLU(0.1), layers.GlobalMean())
+    return Network(features, nn.Linear(c, classes))
 
 
 # name: (function, own norm, norms it takes, smallest side of an image or None where any row will do)
@@ -148,18 +166,32 @@ def build(name: str, shape: tuple[int, ...], classes: int, norm: str | None = No
 
     Weights depend on the arguments alone. Networks with convolutions come channels-last.
     """
-    if name not in _MODELS:
-        raise Mistake(f"no model is called {name!r}: choose one of {', '.join(_MODELS)}.")
+    name, width = _name_and_width(name)
     make, own_norm, norms, smallest = _MODELS[name]
     norm = own_norm if norm is None else norm
     if norm not in norms:
         raise Mistake(f"model {name} takes norm {', '.join(norms)}, not {norm!r}.")
     _check_shape(name, tuple(shape), smallest)
     with torch.device("meta"):  # layers initialise themselves from the global generator; here they cannot
-        net = make(tuple(shape), classes, norm)
+        net = make(tuple(shape), classes, norm, width)
     _allocate(net)
     _initialise(net, torch.Generator().manual_seed(seed), norm)
     return _channels_last(net)
+
+
+def _name_and_width(text: str) -> tuple[str, float]:
+    """`cnn13:0.25` is a quarter of `cnn13`."""
+    name, _, share = text.partition(":")
+    if name not in _MODELS:
+        raise Mistake(f"no model is called {name!r}: choose one of {', '.join(_MODELS)}.")
+    if not share:
+        return name, 1.0
+    if name in ("linear", "mlp", "cnn"):
+        raise Mistake(f"model {name} comes in one width: write {name}, not {text}.")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise Mistake(f"{share!r} in {text} is not a width: write {name}:0.25 for a quarter of the channels.") from None
 
 
 def _check_shape(name: str, shape: tuple[int, ...], smallest: int | None) -> None:
