@@ -18,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent / "claims"))
 
 from common import FEW, measured, show, tuned  # noqa: E402
 from machine import about, need, write  # noqa: E402
-from settings import ANCHOR_IMAGES  # noqa: E402
+from settings import ANCHOR_FASHION as FASHION  # noqa: E402
 
-FASHION = ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"]
 WEAK, FIVE, SMALL_BATCHES = "server_strong=false", "server_epochs=5", "contrastive_batch=10"
 
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from common import accuracies, arguments, beats, compared, sentence, spread, verdict, write
-from settings import ANCHOR, ANCHOR_IMAGES, ANCHOR_WORDS
+from common import accuracies, arguments, beats, compared, sentence, some, spread, verdict, write
+from settings import ANCHOR, ANCHOR_WORDS
 
 CLAIM = "FedAnchor beats SemiFL, FedAvg+FixMatch and FedCon, i.i.d. and not."
 OTHERS = ("semifl", "fixmatch", "fedcon")
@@ -29,7 +29,7 @@ def servers() -> str:
 def main() -> None:
     quick = arguments(CLAIM).quick
     numbers, outcomes, told = {}, [], []
-    for name, setting in (ANCHOR | ANCHOR_IMAGES).items():
+    for name, setting in some(ANCHOR, quick):
         runs = compared(setting, ("fedanchor", *OTHERS, "server-only"), quick)
         scores = {method: accuracies(runs[method]) for method in runs}
         found = {method: beats(scores["fedanchor"], scores[method]) for method in OTHERS}

@@ -62,6 +62,11 @@ def lrs(*rates: float) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- runs
 
 
+def some(settings: dict[str, Setting], quick: bool) -> list[tuple[str, Setting]]:
+    """All of them, or the first in a quick run: a setting starts processes of its own."""
+    return list(settings.items())[: 1 if quick else None]
+
+
 def arguments(claim: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=claim)
     parser.add_argument("--quick", action="store_true", help="a smoke test: one seed, a few rounds; nothing is kept")
@@ -133,12 +138,14 @@ def run(
     setting: Setting, specs: Sequence[str], folder: str, seeds: list[int], flags: dict, where: Path | None = None
 ) -> dict[str, list[dict]]:
     """The finished runs of these methods: made, or read if they are there. One folder of `compare` holds them all."""
-    import grapevine as gv
+    from grapevine.jobs.compare import compare
     from grapevine.jobs.compare_plan import entry
+    from grapevine.jobs.settings import CompareSettings
 
     out = (where or RUNS) / folder
     print(f"{folder}: {', '.join(specs)}", flush=True)
-    made = gv.compare(specs, out=out, data_dir=DATA, seeds=seeds, bounds=False, resume=True, **{**setting.flags, **flags})
+    usual = dict(data_dir=DATA, seeds=seeds, bounds=False, latent=0)
+    made = compare(specs, CompareSettings.from_dict({**usual, **setting.flags, **flags}), out, resume=True)  # without pages
     for one in made.failed:
         print(f"  {one['folder']}: {one['error']}", flush=True)
         if "diverged" not in one["error"]:  # a choice among those that happened to run would be another choice

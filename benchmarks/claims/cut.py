@@ -74,13 +74,11 @@ def with_server(split: Split, server: int) -> Split:
     return replace(split, server=part, settings=dict(split.settings, labels=f"server:{server}"))
 
 
-def train(
-    out: Path, method: str, split: Split, seed: int, rounds: int = ROUNDS, every: int | None = None, **fields: Any
-) -> dict[str, Any]:
-    """result.json with the history, of a run that is made or there; evaluated twice, or every so many rounds."""
+def train(out: Path, method: str, split: Split, seed: int, rounds: int = ROUNDS, **fields: Any) -> dict[str, Any]:
+    """result.json with the history, of a run that is made or there; evaluated twice."""
     print(out.name, flush=True)
     run = gv.train(methods.find(method)(**fields), split, model=MODEL, rounds=rounds, per_round=len(split.parts), seed=seed,
-                   evaluate_every=every or max(1, rounds // 2), latent=0, out=out, resume=True)  # fmt: skip
+                   evaluate_every=max(1, rounds // 2), latent=0, out=out, resume=True)  # fmt: skip
     return dict(run.result, history=run.history)
 
 

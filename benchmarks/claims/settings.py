@@ -4,16 +4,16 @@ A budget (`--budget`) makes epochs, the server's epochs, pre-training, weight de
 have them; learning rates are chosen for each method on validation, by as many trials. A setting's name is that of its folder of
 runs: a setting that changes gets another name.
 
-XCLP is compared where a round's graph can hold all labels (digits, 20 clients of MNIST), on features of CIFAR-10 (256 numbers of
-EfficientNet-lite0 an image) and on Fashion-MNIST; ProtoFSSL on these features, FedAnchor on both. The papers train networks of
-millions of parameters on CIFAR-10 for 500 to 3000 rounds.
+XCLP is compared where a round's graph can hold all labels (digits, 20 clients of MNIST) and on features of CIFAR-10 (256 numbers
+of EfficientNet-lite0 an image), ProtoFSSL and FedAnchor on these features. The papers train networks of millions of parameters
+on CIFAR-10 for 500 to 3000 rounds. Fashion-MNIST is for xclp_parts.py and anchor_parts.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from common import DATA, FEW, RUNS, Setting, lrs
+from common import DATA, FEW, RUNS, SEEDS, Setting, lrs
 
 RATES = lrs(0.03, 0.1, 0.3, 0.6)
 PLAIN = "plain"  # hands the server the same distances as the other protocols, bit for bit, and costs least
@@ -35,12 +35,18 @@ _XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="ml
 MNIST_PART = RUNS / "mnist-15000.npz"
 _DIGITS = dict(_XCLP, data="digits", clients=10, per_round=10, labels="clients:50")
 _MNIST = dict(_XCLP, data=MNIST_PART, clients=20, labels="clients:200", rounds=70, budget=dict(STAGE_1, epochs=2))
+_FEATURES = Setting("xclp2-iid", _XCLP, XCLP_TRIALS, seeds=FEW)
+_MNIST_IID = Setting("xclp2-mnist", _MNIST, XCLP_TRIALS, seeds=FEW)
 XCLP = {
     "digits, 10 clients, 50 labels": Setting("xclp2-digits", _DIGITS, XCLP_TRIALS),
-    "MNIST, 20 clients, 200 labels": Setting("xclp2-mnist", _MNIST, XCLP_TRIALS),
-    "MNIST, 20 clients, 200 labels, label skew": Setting("xclp2-mnist-skew", dict(_MNIST, labels="clients:200~5"), XCLP_TRIALS),
-    "CIFAR-10 features, 1000 labels": Setting("xclp2-iid", _XCLP, XCLP_TRIALS),
-    "CIFAR-10 features, 1000 labels, label skew": Setting("xclp2-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS),
+    "digits, 10 clients, 50 labels, label skew": Setting("xclp2-digits-skew", dict(_DIGITS, labels="clients:50~5"), XCLP_TRIALS),
+    "MNIST, 20 clients, 200 labels, label skew": Setting(
+        "xclp2-mnist-skew", dict(_MNIST, labels="clients:200~5"), XCLP_TRIALS, _MNIST_IID, FEW
+    ),
+    "CIFAR-10 features, 1000 labels": _FEATURES,
+    "CIFAR-10 features, 1000 labels, label skew": Setting(
+        "xclp2-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS, _FEATURES, FEW
+    ),
 }
 # One local epoch instead of five, and without FedMatch and FedSiam, which cost most: dozens of runs take hours on two cores.
 FASHION_METHODS = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
@@ -75,9 +81,10 @@ PROTO_TRIALS = {
 }
 # The MLP's 64 numbers are learnt features for all methods; flat maps of the small CNN classify well before any training.
 _PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=60, per_round=5, evaluate_every=5)
+_PROTO_IID = Setting("proto2-iid", _PROTO, PROTO_TRIALS)
 PROTO = {
-    "i.i.d.": Setting("proto2-iid", _PROTO, PROTO_TRIALS),
-    "non-i.i.d.": Setting("proto2-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS),
+    "i.i.d.": _PROTO_IID,
+    "non-i.i.d.": Setting("proto2-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS, _PROTO_IID),
 }
 # Labelled-only FedAvg with the paper's budget, two steps on all labels a round, and with ProtoFSSL's, ten.
 LABELLED_ONLY = ("fedavg:epochs=2,batch=1000", "fedavg:epochs=10,batch=1000")
@@ -89,27 +96,28 @@ ANCHOR_TRIALS = {
     "fedcon": lrs(0.01, 0.03, 0.1, 0.3),
     "server-only": RATES,
 }
-_ANCHOR = dict(data="cifar10-lite0", clients=100, model="mlp", rounds=40, per_round=10, evaluate_every=4)
-ANCHOR = {}
-for _anchors in (50, 250):
-    for _epochs in (1, 5):  # the same server for all: passes over the anchors a round, and five before the first
-        _flags = dict(_ANCHOR, labels=f"server:{_anchors}", budget=dict(server_epochs=_epochs, pretrain=5))
-        _words = f"{_anchors} anchors, {_epochs} server epoch{'s' if _epochs > 1 else ''}"
-        _iid = Setting(f"anchor2-{_anchors}-{_epochs}-iid", _flags, ANCHOR_TRIALS)
-        _skewed = dict(_flags, partition="dirichlet:0.1")
-        ANCHOR[f"i.i.d., {_words}"] = _iid
-        ANCHOR[f"Dirichlet 0.1, {_words}"] = Setting(f"anchor2-{_anchors}-{_epochs}-dirichlet", _skewed, ANCHOR_TRIALS, _iid)
+# Fewer clients, epochs and rounds than the papers' 10, 5 and 500, alike for all: a run takes seconds.
+_ANCHOR = dict(data="cifar10-lite0", clients=100, model="mlp", rounds=30, per_round=5, evaluate_every=3)
 
+
+def _anchor(labels: int, epochs: int, partition: str = "iid", seeds: int = FEW, as_in: Setting | None = None) -> Setting:
+    """The same server for all methods: passes over the anchors a round, and five before the first."""
+    budget = dict(epochs=2, server_epochs=epochs, pretrain=5)
+    flags = dict(_ANCHOR, labels=f"server:{labels}", partition=partition, budget=budget)
+    return Setting(f"anchor3-{labels}-{epochs}-{partition.partition(':')[0]}", flags, ANCHOR_TRIALS, as_in, seeds)
+
+
+_FIRST = _anchor(50, 1, seeds=SEEDS)
+ANCHOR = {
+    "i.i.d., 50 anchors, 1 server epoch": _FIRST,
+    "i.i.d., 50 anchors, 5 server epochs": _anchor(50, 5, as_in=_FIRST),
+    "i.i.d., 250 anchors, 1 server epoch": _anchor(250, 1, as_in=_FIRST),
+    "Dirichlet 0.1, 50 anchors, 1 server epoch": _anchor(50, 1, "dirichlet:0.1", as_in=_FIRST),
+}
+ANCHOR_WORDS = (
+    f"{_FIRST.words()}, also with server:250, with server_epochs=5 and with --partition dirichlet:0.1 ({FEW} seeds, same fields)"
+)
 # One local epoch instead of five: batches of 10 in three views are slow on two cores.
 _IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2,
                budget=dict(epochs=1, server_epochs=5, pretrain=5))  # fmt: skip
-ANCHOR_IMAGES = {
-    "Fashion-MNIST, i.i.d., 250 anchors": Setting("anchor2-fashion-iid", _IMAGES, ANCHOR_TRIALS, seeds=FEW),
-    "Fashion-MNIST, Dirichlet 0.1, 250 anchors": Setting(
-        "anchor2-fashion-dirichlet", dict(_IMAGES, partition="dirichlet:0.1"), ANCHOR_TRIALS, seeds=FEW
-    ),
-}
-ANCHOR_WORDS = " and ".join((
-    ANCHOR["i.i.d., 50 anchors, 1 server epoch"].words() + ", also with 250 anchors and with 5 server epochs",
-    ANCHOR_IMAGES["Fashion-MNIST, i.i.d., 250 anchors"].words(),
-)) + "; all also with --partition dirichlet:0.1"  # fmt: skip
+ANCHOR_FASHION = Setting("anchor2-fashion-iid", _IMAGES, ANCHOR_TRIALS, seeds=FEW)  # for anchor_parts.py
