@@ -7,7 +7,7 @@ cleanlab asks for: out of sample. Each party's labels are flipped to another cla
 then see the same probabilities and given labels, party by party:
 
     mended                 MP-SSFL, case 1: loss above Υ = 0.5, confidence τ = 0.95 or more
-    mended or doubted      and case 2: loss above Υ, whatever the confidence (clean sets these rows aside)
+    mended or doubted      and case 2: loss above Υ, whatever the confidence (clean excludes these rows)
     cleanlab               filter.find_label_issues as it is (prune_by_noise_rate)
     cleanlab, confident    the same with filter_by="confident_learning"
     disagree               every label that is not the likeliest class: the least one can do
@@ -35,8 +35,8 @@ CLEANLAB = "cleanlab==2.9.0"
 SETTINGS = {"digits": dict(server=200, parties=5, rows=300), "fashion-mnist": dict(server=1000, parties=10, rows=500)}
 FLIPS, SEEDS = (0.2, 0.4), (0, 1, 2)
 NAMES = {  # on the page
-    "mended": "mended (clean)",
-    "mended or doubted": "mended, or set aside with a loss above Υ",
+    "mended": "corrected (clean)",
+    "mended or doubted": "corrected, or excluded with a loss above Υ",
     "cleanlab": "cleanlab, as it is",
     "disagree": "every label that is not the likeliest class",
 }
@@ -91,7 +91,11 @@ def one(name: str, seed: int, python: Path | None, quick: bool) -> dict[float, d
             np.concatenate([getattr(result[i], what) for i in mine]) for what in ("action", "loss", "proposed")
         )
         labels, truth = np.concatenate([given[i] for i in mine]), np.concatenate([y[rows[i]] for i in mine])
-        found = {"mended": action == "mended", "mended or doubted": loss > result.method.upsilon, "disagree": proposed != labels}
+        found = {
+            "mended": action == "corrected",
+            "mended or doubted": loss > result.method.upsilon,
+            "disagree": proposed != labels,
+        }
         if python:
             found |= cleanlab(python, [(result[i].proba.astype(np.float64), given[i]) for i in mine])
         right = dict(accuracy=float((proposed == truth).mean()))

@@ -90,7 +90,7 @@ def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Pa
             experiment = Experiment(chosen, data if isinstance(data, Split) else make_split(s, s.seed), out=out, **s.run())
             return spmd.run(experiment, resume)
     if out and not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
-        raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+        raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
     split = data if isinstance(data, Split) else make_split(s, s.seed)
     experiment = Experiment(chosen, split, out=out, **s.run())
     watch = progress or (lambda done, rounds, line: None)
@@ -112,15 +112,17 @@ def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, data: Any,
     from grapevine.data import Split
 
     if "set" in said and not named:
-        raise Mistake("set is for a method by its name: give the object its fields, or name the method.")
+        raise Mistake("set works with a method's name: set the fields of the object instead, or name the method.")
     of_data = [name for name in DataSettings.names() if name in said]
     if isinstance(data, Split) and of_data:
-        raise Mistake(f"{of_data[0]} says how data is split, and a split is given: leave it out, or name the data.")
+        raise Mistake(f"{of_data[0]} says how data is split, but a split is given: leave it out, or name the data.")
     if s.runtime != "local" and (not isinstance(data, (str, Path)) or not named or not out):
-        raise Mistake(f"--runtime {s.runtime} needs --out, and method and data by names that other processes can be told.")
+        raise Mistake(
+            f"--runtime {s.runtime} needs --out, and a method and data given by name, because other processes must load them."
+        )
     if s.runtime != "local" and s.dp is not None:
         raise Mistake(
-            f"--dp keeps one ledger for all clients, which workers of --runtime {s.runtime} do not share: say --runtime local."
+            f"--dp keeps one ledger for all clients, which workers of --runtime {s.runtime} do not share: use --runtime local."
         )
 
 
@@ -128,7 +130,7 @@ def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, data: Any,
 def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = None, out: str | Path | None = None,
           dry_run: bool = False, progress: Callable | None = None, command: str = "",
           **settings: Any) -> CleanResult | dict[str, Any]:  # fmt: skip
-    """Wrong labels mended and irrelevant rows set aside at each party, by a classifier from the server's rows (MP-SSFL).
+    """Wrong labels corrected and irrelevant rows excluded at each party, by a classifier from the server's rows (MP-SSFL).
 
     A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a table or of a folder of images;
     so is the server. X may be images, uint8 (n, h, w[, c]). `label`, `id`, `features` and `embed` are for files; `truth` is then
@@ -162,9 +164,7 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
     >>> gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
     """
     if not isinstance(data, (str, Path)):
-        raise Mistake(
-            f"data is a {type(data).__name__}: the runs of a comparison are processes of their own, so give a name or a file."
-        )
+        raise Mistake(f"data is a {type(data).__name__}: each run of a comparison is its own process, so give a name or a file.")
     s = CompareSettings.from_dict(dict(settings, data=data))
     from grapevine.jobs import compare as job
     from grapevine.jobs.config import write_config

@@ -164,7 +164,7 @@ def test_a_finished_job_does_not_begin_anew_unasked(net, epoch):
         start_again(net, epoch)
     for run in range(2, 24):
         assert Host(net, run).ask("east", "keys", dict(session_id=f"s{run}")) is None
-    assert why(net, "east").count("the host began the job once more") == 2 * 22  # in the traceback and below it
+    assert why(net, "east").count("the host started the job again") == 2 * 22  # in the traceback and below it
 
 
 def test_the_same_session_is_not_agreed_on_twice_after_it_is_forgotten(net):
@@ -195,14 +195,14 @@ def test_rounds_beyond_the_agreed_or_repeated_are_refused(training):
         ask = dict(told, round=round if isinstance(round, int) and round < 2**63 else 0)
         assert host.ask("east", "train", ask, round if round != 2**70 else -(2**60)) is None
     assert host.ask("east", "train", dict(told, round=999), 2) is None
-    assert "round 999 was asked for, and rounds 0 to 2 were agreed on" in why(training, "east")
+    assert "round 999 was requested, but only rounds 0 to 2 were agreed" in why(training, "east")
     assert host.ask("east", "train", dict(told, round=2), 2) is None
     assert "step train of round 2 was answered before" in why(training, "east")
     assert host.ask("east", "train", dict(told, round=1), 1) is None
-    assert "round 1 was asked for after round 2" in why(training, "east")
+    assert "round 1 was requested after round 2" in why(training, "east")
     again = Host(training, 2)
     assert again.ask("east", "train", dict(told, round=2), 2) is None  # another run, with no start that the party knows of
-    assert "without being started again" in why(training, "east")
+    assert "without restarting itself" in why(training, "east")
 
 
 def test_a_host_that_was_started_again_repeats_what_it_lost_once_a_start(training):

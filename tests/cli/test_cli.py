@@ -129,9 +129,9 @@ def test_images_with_a_trained_run(tmp_path, monkeypatch, digits):
         Image.fromarray(x[0].numpy()).save(folder / f"{i}.png")
     quick = ["--secure", "psm", "--bits", "128"]
     bare = grapevine("label", *NAMES, *quick, "--out", "labels")
-    assert bare.exit_code == 2 and "north is a folder of images: say --embed" in bare.output
+    assert bare.exit_code == 2 and "north is a folder of images: use --embed" in bare.output
     columns = grapevine("label", *NAMES, *quick, "--embed", "run", "--features", "a,b", "--impute", "--out", "labels")
-    assert columns.exit_code == 2 and "north holds images, and --features and --impute are for tables" in columns.output
+    assert columns.exit_code == 2 and "north holds images, but --features and --impute are for tables" in columns.output
     done = grapevine("label", *NAMES, *quick, "--embed", "run", "--out", "labels")
     assert done.exit_code == 0, done.output
     rows = read("labels/north/labels.csv")
@@ -177,20 +177,29 @@ BAD_WORDS = [
         ["compare", "fedavg", "--data", "digits", "--rounds", "1", "--seeds", "1", "--out", "north.csv"],
         "north.csv cannot be a folder",
     ),
-    (["compare", "fedavg", "--data", "digits", "--target", "80", "--out", "o"], "target is 80, which cannot work: take 0 to 1"),
+    (
+        ["compare", "fedavg", "--data", "digits", "--target", "80", "--out", "o"],
+        "target is 80, which is out of range: use 0 to 1",
+    ),
     (["data", "show", "--data", "digits", "--picture", "a.xyz"], "a.xyz is not the name of a picture"),
     (["data", "show", "--data", "digits", "--picture", "nodir/a.png"], "there is no folder nodir for a.png"),
     (
         ["train", "fedavg", "--data", "digits", "--seed", "9" * 23, "--out", "o"],
         "take -9223372036854775808 to 9223372036854775807",
     ),
-    (["train", "fedavg", "--data", "digits", "--workers", "0", "--out", "o"], "workers is 0, which cannot work: take 1 or more"),
+    (
+        ["train", "fedavg", "--data", "digits", "--workers", "0", "--out", "o"],
+        "workers is 0, which is out of range: use 1 or more",
+    ),
     (["train", "north.csv:Foo", "--data", "digits", "--out", "o"], "there is no Python file 'north.csv'"),
     (
         ["train", "fedavg", "--data", "north.csv", "--label", "cultivar", "--features", "bottle", "--out", "o"],
-        "no column can be used, all are text of which no value stands in 10 rows",
+        "no column is usable: all are text, and no value occurs in 10 rows",
     ),
-    (["label", "north.csv", "south.csv", "--label", "cultivar", "--out", "east.csv"], "east.csv is a file: take another --out"),
+    (
+        ["label", "north.csv", "south.csv", "--label", "cultivar", "--out", "east.csv"],
+        "east.csv is a file: choose a new folder for --out",
+    ),
 ]
 
 
@@ -208,7 +217,7 @@ def test_what_is_odd_is_said_and_does_not_stop(wine):
     done = grapevine("label", *FILES, *QUICK, "--id", "bottle", "--truth", "truth", "--scale", "none", "--method", "xclp",
                      "--out", "labels")  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert "'Class 0' and 'class_0' are taken as two" in " ".join(done.output.split())
+    assert "'Class 0' and 'class_0' are treated as different" in " ".join(done.output.split())
     assert "1 row is zero after scaling" in done.output
     last = read("labels/east/labels.csv")[-1]
     assert last == ["blank", "", "0.000000", "1", "", ""] and last in read("labels/east/review.csv")
@@ -286,13 +295,13 @@ def spoil_folder(folder):
         (None, [*FILES[:2], "west.csv"], "there is no file west.csv (did you mean 'east.csv'?)"),
         (None, [*FILES, "--label", "colour"], "has no column 'colour'"),
         (None, [*FILES, "--features", "alcohol,smell"], "has no column 'smell'"),
-        (None, [*FILES, "--secure", "rot13"], "secure is rot13, which is not known: take mlwe, psm, paillier, ot or plain"),
+        (None, [*FILES, "--secure", "rot13"], "secure is rot13, which is not a known value: use mlwe, psm, paillier, ot"),
         (None, [*FILES, "--bits", "0"], "bits is 0"),
         (None, [*FILES, "--bits", "40000"], "bits is 40000"),
         (None, [*FILES, "--alpha", "1"], "alpha is 1"),
         (None, [*FILES, "--neighbours", "few"], "neighbours is few, which is not a whole number or auto"),
         (None, [*FILES, "--abstain", "1.5"], "abstain is 1.5"),
-        (None, [*FILES, "--groups", "2"], "groups is 2, and 3 parties make 1 to 1"),
+        (None, [*FILES, "--groups", "2"], "groups is 2, but 3 parties can form 1 to 1"),
         (None, [*FILES, "--embed", "nowhere"], "nowhere holds no model.safetensors"),
         (None, [*FILES, "--embed", "efficientnet-lite0"], "efficientnet-lite0 takes images"),
         (spoil_text, FILES, "east.csv, line 6, column 'alcohol': 'strong' is not a number"),
@@ -305,7 +314,7 @@ def spoil_folder(folder):
         (spoil_binary, FILES, "east.csv is not a valid CSV file"),
         (spoil_ragged, FILES, "3 cells under a header of 16 columns"),
         (spoil_out, FILES, "labels exists and is not empty"),
-        (spoil_folder, FILES, "east.csv is a folder and others are files"),
+        (spoil_folder, FILES, "east.csv is a folder but others are files"),
     ],
 )  # fmt: skip
 def test_bad_input_is_a_sentence_and_leaves_nothing(wine, spoil, words, sentence):
@@ -327,9 +336,9 @@ def test_bad_input_is_a_sentence_and_leaves_nothing(wine, spoil, words, sentence
 
 def test_without_a_label_column_or_a_place_for_results(wine):
     done = grapevine("label", *FILES, "--out", "labels")
-    assert done.exit_code == 2 and "Say --label COL" in done.stderr
+    assert done.exit_code == 2 and "Name it with --label COL" in done.stderr
     done = grapevine("label", *FILES, "--label", "cultivar")
-    assert done.exit_code == 2 and "Say --out DIR" in done.stderr
+    assert done.exit_code == 2 and "Name a new folder with --out DIR" in done.stderr
     assert grapevine("label").exit_code == 2
 
 
@@ -345,7 +354,7 @@ def test_plain_is_taken_by_name_alone_and_says_so(wine):
     help = grapevine("label", "--help").output
     assert re.search(r"--secure PROTOCOL .*\[default: mlwe\]", " ".join(help.split()))
     done = grapevine("label", *FILES, *QUICK, "--id", "bottle", "--truth", "truth", "--secure", "plain", "--out", "labels")
-    assert done.exit_code == 0 and "plain: no protection" in done.output
+    assert done.exit_code == 0 and "plain gives no protection" in done.output
     left = [json.loads(line) for line in Path("labels/north/disclosure.jsonl").read_text().splitlines()]
     assert any("EVERYTHING" in line["reveals"] for line in left)
 

@@ -56,7 +56,7 @@ def test_labels_from_messy_tables(parties):
     code, _, said = run(*LABEL, "--out", "labels")
     assert code == 0, said
     assert "3 numbers: Age, height, income; 2 categories: city (2 values), smokes (2 values); 1 date: seen." in said
-    assert "Left out: remark (text, no value of which stands in 10 rows)" in said
+    assert "Left out: remark (text, and no value occurs in 10 rows)" in said
     assert (
         "north: 60 rows, 44 without a label (16 ?, 14 empty, 14 n/a)." in said
         and "north: missing values in city (20 NA)." in said
@@ -106,7 +106,7 @@ def test_warnings_are_printed(parties):
     code, _, said = run(*LABEL, "--out", "labels")
     assert code == 0 and "Warning: column 'smokes' is 'no' in every row" in said
     assert "Warning: column 'remark' looks like an id in north" in said
-    assert "Warning: column 'income' is about" in said and "times as large in north as in the others" in said
+    assert "Warning: column 'income' is about" in said and "times larger in north than in the others" in said
 
 
 def spoilt(**change):
@@ -121,7 +121,7 @@ BAD = {
     "a word among numbers": (spoilt(Age=lambda i: "old" if i == 7 else 50), "line 9, column 'Age': 'old' is not a number"),
     "a point among commas": (spoilt(height=lambda i: "1.75" if i else "1,75"), "decimal comma in '1,75'"),
     "a decimal point in another column": (spoilt(Age=lambda i: 50.5), "decimal point in '50.5' (column 'Age')"),
-    "an unclear thousand": (spoilt(height=lambda i: "1,234", income=lambda i: "2,345"), "say --decimal point or --decimal comma"),
+    "an unclear thousand": (spoilt(height=lambda i: "1,234", income=lambda i: "2,345"), "use --decimal point or --decimal comma"),
     "a missing number": (spoilt(Age=lambda i: "NA" if i == 3 else 50), "line 5, column 'Age': the value is missing"),
     "no such day": (spoilt(seen=lambda i: "31.02.2024"), "'31.02.2024' is no day of the calendar"),
     "a word among dates": (
@@ -135,13 +135,13 @@ BAD = {
     "an empty id": (spoilt(case=lambda i: "" if i == 1 else i), "line 3, column 'case': the id is empty"),
     "a column less": (rewrite("case;Age;finding\na;1;ill\n"), "lacks column"),
     "a ragged line": (rewrite("case;Age;finding\na;1;ill\nb;2\n"), "line 3: 2 cells under a header of 3 columns"),
-    "no header": (rewrite("1;2;3\n4;5;6\n"), "put a header line with column names on top"),
+    "no header": (rewrite("1;2;3\n4;5;6\n"), "add a header line with column names at the top"),
     "the same name twice": (rewrite("case;Age; Age;finding\na;1;2;ill\n"), "two columns named 'Age'"),
     "only a header": (rewrite("case;Age;finding\n"), "has no rows"),
     "an empty file": (rewrite(""), "is empty"),
     "mixed encodings": (lambda: Path("south.csv").write_bytes("a;ö\n1;".encode() + b"\xf6\n"), "mixes UTF-8 and Latin-1"),
     "no label column": (rewrite("case;Age;Finding\na;1;ill\n"), "has no column 'finding' (did you mean 'Finding'?)"),
-    "only free text": (lambda: [rewrite(f"case;t;finding\na;{n};ill\n", n)() for n in FILES], "no column can be used"),
+    "only free text": (lambda: [rewrite(f"case;t;finding\na;{n};ill\n", n)() for n in FILES], "no column is usable"),
 }
 
 
@@ -156,9 +156,9 @@ def test_what_is_not_understood_gets_a_sentence(parties, case):
 
 @pytest.mark.parametrize("words, sentence", [
     (["--categories", "town"], "has no column 'town'"),
-    (["--categories", "finding"], "'finding' has another purpose already, take it out of --categories"),
+    (["--categories", "finding"], "'finding' already has another purpose: remove it from --categories"),
     (["--features", "Age", "--categories", "city"], "--categories names 'city', which is not among the --features"),
-    (["--decimal", "dot"], "decimal is dot, which is not known: take auto, point or comma"),
+    (["--decimal", "dot"], "decimal is dot, which is not a known value: use auto, point or comma"),
 ])  # fmt: skip
 def test_flags_that_do_not_fit_the_table(parties, words, sentence):
     code, _, said = run(*LABEL, *words, "--out", "labels")

@@ -157,7 +157,7 @@ def test_survives_a_lost_client_at_each_step_or_says_so(method, split, when):
             assert 0 <= result["accuracy"] <= 1
 
 
-LIES = {1: "not finite", 2: "another shape", 3: "negative", 4: "absurd"}  # by client; 0 and 5 are honest
+LIES = {1: "not finite", 2: "different shape", 3: "negative", 4: "absurd"}  # by client; 0 and 5 are honest
 
 
 def lie(value, kind: str):
@@ -169,7 +169,7 @@ def lie(value, kind: str):
     if isinstance(value, np.ndarray):
         if kind == "not finite" and value.dtype.kind == "f":
             return np.full_like(value, np.nan)
-        return value[None] if kind == "another shape" else value
+        return value[None] if kind == "different shape" else value
     if type(value) in (int, float):
         return dict(negative=-1, absurd=2**62).get(kind, value)
     return value

@@ -118,7 +118,7 @@ def test_a_client_lost_for_good_and_a_step_that_needs_everybody(digits):
     method, server, _ = federation(digits, faults=[Fault(2, "count", when="after", round=0, forever=True)])
     server.ask(method.count, times=1)
     server.now = 1
-    with pytest.raises(Mistake, match="needs everybody, and no answer came from client 2 in round 1"):
+    with pytest.raises(Mistake, match="needs a reply from every client, but none came from client 2 in round 1"):
         server.ask(method.count, everybody=True, times=1)
 
 

@@ -471,5 +471,5 @@ def test_a_changed_base_choice_is_refused():
 
 
 def test_a_block_of_another_shape_is_said(toy_lattice):
-    with pytest.raises(Mistake, match="distances came where"):
+    with pytest.raises(Mistake, match="distances arrived where"):
         MLWE.combine(*([mlwe._share(mlwe.Params(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)

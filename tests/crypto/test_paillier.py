@@ -347,7 +347,7 @@ def test_keys(bits):
 
 @pytest.mark.parametrize("bits", [0, 15, 64, 1024, 2047, 4096])
 def test_keys_of_other_lengths_are_refused(bits):
-    with pytest.raises(Mistake, match=f"key of {bits} bits is refused: take 2048 or 3072"):
+    with pytest.raises(Mistake, match=f"key of {bits} bits is not allowed: use 2048 or 3072"):
         make_key(bits)
 
 
@@ -406,7 +406,7 @@ def test_broken_columns_are_refused(key):
 
 
 def test_a_toy_key_is_refused_outside_tests(key):
-    with pytest.raises(Mistake, match="key of 64 bits is refused"):
+    with pytest.raises(Mistake, match="key of 64 bits is not allowed"):
         paillier.answer(paillier.encrypt_columns(key, random_bits(3, 20)), random_bits(2, 20))
 
 

@@ -75,7 +75,7 @@ def test_the_largest_score_of_large_labels_comes_out(key):
 
 def test_labels_and_rows_beyond_what_was_agreed_are_refused(key):
     for bad in ([[2]], [[-1]]):
-        with pytest.raises(Mistake, match="beyond 0 to 1"):
+        with pytest.raises(Mistake, match="outside the agreed range of 0 to 1"):
             product.encrypt(PUBLIC, "a", key, np.array(bad), stream())
     with pytest.raises(Mistake, match="0 to 255 at most"):
         product.Scale(256)

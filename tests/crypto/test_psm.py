@@ -159,7 +159,7 @@ def test_an_impossible_distance_is_noticed(change):
     """L = 3 and H = 1: L − 2H = 1. One more is even; six more or less lie outside −3 … 3."""
     u_j, u_k, a, b = view(np.array([[0, 0, 0]], np.uint8), np.array([[0, 1, 0]], np.uint8))
     assert psm.combine(u_j, u_k, a, b).tolist() == [[1]]
-    with pytest.raises(Mistake, match="do not fit together"):
+    with pytest.raises(Mistake, match="do not match"):
         psm.combine(u_j, u_k, a, b - np.uint16(change % 2**16))
 
 

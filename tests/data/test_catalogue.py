@@ -39,14 +39,14 @@ def test_a_missing_set_does_not_recommend_a_download_that_is_refused(tmp_path, n
     with pytest.raises(Mistake) as error:
         load(name, tmp_path)
     assert "data get" not in str(error.value) and download.way(name, tmp_path) in str(error.value)
-    assert str(tmp_path / name) in str(error.value) and str(error.value).endswith(", or say --data-dir.")
+    assert str(tmp_path / name) in str(error.value) and str(error.value).endswith(", or use --data-dir.")
 
 
 def test_bad_requests(tmp_path):
     for options, words in [
         (dict(name_or_path="fashion_mnist"), "did you mean 'fashion-mnist'"),
-        (dict(name_or_path="digits", label="y"), "for files of your own"),
-        (dict(name_or_path="digits", size=8), "takes no option size"),
+        (dict(name_or_path="digits", label="y"), "for your own files"),
+        (dict(name_or_path="digits", size=8), "does not take size"),
     ]:
         with pytest.raises(Mistake, match=words):
             load(**options)

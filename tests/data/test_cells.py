@@ -61,7 +61,7 @@ def test_the_decimal_mark_of_a_file(columns, mark):
 @pytest.mark.parametrize(
     "columns, words",
     [
-        (dict(a=["1,234"]), "'1,234' can be .* say --decimal"),
+        (dict(a=["1,234"]), "'1,234' could have .* use --decimal"),
         (dict(a=["1,5"], b=["12.5"]), "comma in '1,5' .column 'a'. and a decimal point in '12.5' .column 'b'"),
         (dict(a=["1,5", "1,234.5"]), "'1,5' .* '1,234.5'"),
     ],

@@ -141,7 +141,7 @@ def test_a_part_of_another_version_is_thrown_away(server, tmp_path, left):
 
 
 def test_a_wrong_checksum_leaves_nothing_in_place(server, tmp_path):
-    with pytest.raises(Mistake, match="has the checksum sha256:.* and should have sha256:.*nothing was kept"):
+    with pytest.raises(Mistake, match="has the checksum sha256:.* instead of sha256:.*nothing was kept"):
         fetch(official(server, b"what the authors published"), tmp_path / "data.bin")
     assert list(tmp_path.iterdir()) == []
 
@@ -222,7 +222,7 @@ def test_every_set_can_be_got_or_says_how(tmp_path):
         with pytest.raises(Mistake, match=re.escape(str(tmp_path / name))) as error:
             get(name, tmp_path)
         message = str(error.value)
-        assert message.startswith(f"{name} cannot be downloaded for you") and message.endswith(".") and ". " not in message
+        assert message.startswith(f"{name} cannot be downloaded automatically") and message.endswith(".") and ". " not in message
     with pytest.raises(Mistake, match="did you mean 'cifar10'"):
         get("cifar-10", tmp_path)
 

@@ -27,7 +27,7 @@ def pretrained():
         (pictures(1).float(), {}, r"not float32 \(1, 3, 20, 20\)"),
         (pictures(1)[0], {}, r"not uint8 \(3, 20, 20\)"),
         (pictures(1, channels=4), {}, r"not uint8 \(1, 4, 20, 20\)"),
-        (pictures(1), dict(pixels=16), "at least 32 pixels a side, not 16"),
+        (pictures(1), dict(pixels=16), "at least 32 pixels per side, not 16"),
     ],
 )
 def test_mistakes(x, settings, words, tmp_path):

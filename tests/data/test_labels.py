@@ -55,7 +55,7 @@ def test_unknown_words_get_the_grammar(text):
         ("clients:-5", "at least 1"),
         ("clients:10/0", "at least 1"),
         ("clients:10~0", "at least 1"),
-        ("clients:10/20", "10 labels cannot be on 20 clients"),
+        ("clients:10/20", "10 labels cannot be spread over 20 clients"),
         ("server:0", "at least 1"),
         ("server:-3,clients:all", "at least 1"),
         ("fraction:0", "above 0"),

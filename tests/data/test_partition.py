@@ -146,7 +146,7 @@ def test_shards_of_one_class_each():
 
 
 def test_more_shards_than_rows():
-    with pytest.raises(Mistake, match="needs 20 rows and there are 19"):
+    with pytest.raises(Mistake, match="needs 20 rows but there are only 19"):
         p.cut_shards(np.zeros(19, dtype=int), 10, 2, rng())
 
 

@@ -106,10 +106,10 @@ BAD = {
         ("a,y\n1,ö\n".encode() + "2,ö\n".encode("latin-1"), "mixes UTF-8 and Latin-1"),
     ],
     "t.xlsx": [(b"PK no workbook", "not a valid Excel file")],
-    "t.xls": [(b"\xd0\xcf", "old format, save it as .xlsx")],
+    "t.xls": [(b"\xd0\xcf", "old Excel format: save it as .xlsx")],
     "t.feather": [(b"no", "not a valid Feather file")],
     "t.csv.gz": [(b"a,y\n1,k\n", "not a valid .gz file")],
-    "t.sas7bdat": [(b"x", "not a table this can read: give a .csv")],
+    "t.sas7bdat": [(b"x", "not a table that Grapevine can read: give a .csv")],
 }
 
 

@@ -144,8 +144,8 @@ def test_bad_files(tmp_path):
         (file(tmp_path, "not parquet", "a.parquet"), ["not a valid Parquet"]),
         (file(tmp_path, "not a zip", "a.npz"), ["not a valid NPZ"]),
         (file(tmp_path, "a,y\n1,k\n", "a.xlsx"), ["not a valid Excel"]),
-        (file(tmp_path, "a,y\n1,k\n", "a.xls"), ["old format", ".xlsx"]),
-        (file(tmp_path, "a,y\n1,k\n", "a.json"), ["not a table this can read"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.xls"), ["old Excel format", ".xlsx"]),
+        (file(tmp_path, "a,y\n1,k\n", "a.json"), ["not a table that Grapevine can read"]),
         (file(tmp_path, "a,y\n1,k\n", "a.feather"), ["not a valid Feather"]),
         (file(tmp_path, "a,y\n1,k\n", "a.csv.gz"), ["not a valid .gz"]),
     ]

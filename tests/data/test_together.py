@@ -53,7 +53,7 @@ def test_warnings():
     assert "column 'a' is 3 in every row" in warned(a=[3, 3], b=[1, 2])[0]
     assert "column 'a' is 'x' in every row" in warned(a=["x", "x"], b=[1, 2])[0]
     (said,) = warned(a=(ages, [1000 * age for age in ages]))[1:]
-    assert "1000 times as large in p2" in said
+    assert "1000 times larger in p2" in said
     (said,) = warned(a=([*ages, 1e9], ages))
     assert "column 'a' of p1 holds 1e+09, where most values are near 44" in said and "--missing" in said
     (said,) = warned(a=list(range(100, 130)))
@@ -70,7 +70,7 @@ def test_what_was_read_is_said():
     lines = described(tables, agree([(t.x, t.columns) for t in tables], True), ["north", "south"], "y", True)
     used, left = (
         "Columns: 1 number: a; 1 category: c (2 values).",
-        "u (not asked for), note (text, no value of which stands in 10 rows)",
+        "u (not asked for), note (text, and no value occurs in 10 rows)",
     )
     assert lines[0] == f"{used} Left out: {left}."
     assert lines[1] == "north: 15 rows, 10 without a label (5 NA, 5 empty)."

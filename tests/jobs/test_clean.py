@@ -1,4 +1,4 @@
-"""The clean job: what is kept, mended and set aside, what is written and said beforehand, and what is refused in a sentence."""
+"""The clean job: what is kept, corrected and excluded, what is written and said beforehand, and what is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_flips_are_mended_unlabelled_rows_labelled_and_rows_between_classes_set_
     result, (X, y, truth), (_, y2, truth2) = one
     first, second = result
     assert first.labels.dtype == np.int64 and result.classes == (0, 1, 2)
-    assert (first.action[:9] == "mended").all() and (first.labels[:9] == truth[:9]).all()
+    assert (first.action[:9] == "corrected").all() and (first.labels[:9] == truth[:9]).all()
     assert first.relevant.mean() > 0.9 and (first.labels[first.relevant] == truth[first.relevant]).all()
-    assert (second.action[:6] == "set aside").all() and (second.labels[:6] == -1).all()
+    assert (second.action[:6] == "excluded").all() and (second.labels[:6] == -1).all()
     np.testing.assert_array_equal(first.given, y)
     np.testing.assert_array_equal(second.given, y2)
     assert first.counts["labelled"] == 1 and sum(first.counts[name] for name in mp_ssfl.ACTIONS) == 40
@@ -87,8 +87,8 @@ def test_a_result_shows_itself_in_a_few_lines(one):
     c = result[0].counts
     lines = repr(result).splitlines()
     assert lines[0] == "labels of 2 parties cleaned by mlp, 3 classes" and len(lines) == 4
-    assert lines[1].split("  ")[0] == "party" and lines[1].endswith("kept  mended  newly labelled  set aside")
-    assert [int(n) for n in lines[2].split()[1:]] == [40, c["kept"], c["mended"] - 1, 1, c["set aside"]]
+    assert lines[1].split("  ")[0] == "party" and lines[1].endswith("kept  corrected  newly labelled  excluded")
+    assert [int(n) for n in lines[2].split()[1:]] == [40, c["kept"], c["corrected"] - 1, 1, c["excluded"]]
     assert repr(result[1]).startswith("party-2: rows 30, kept ")
 
 
@@ -100,7 +100,7 @@ def test_loss_confidence_and_action_fit_together(one):
         np.testing.assert_array_equal(party.confidence.astype(np.float32), party.proba.max(1))
         for p, y, loss, confidence, action in zip(party.proba, party.given, party.loss, party.confidence, party.action):
             assert math.isnan(loss) if y < 0 else loss == pytest.approx(-math.log(p[y]), rel=1e-4, abs=1e-6)
-            expected = "set aside" if confidence < 0.95 else "kept" if y >= 0 and loss <= 0.5 else "mended"
+            expected = "excluded" if confidence < 0.95 else "kept" if y >= 0 and loss <= 0.5 else "corrected"
             assert action == expected
 
 
@@ -119,19 +119,19 @@ def test_measures_against_counts_by_hand():
     given = ["a", "a", "a", None, "b", "c", None, "b"]
     truth = ["a", "b", "b", "b", "b", "c", None, "a"]
     labels = ["a", "b", "a", "b", None, "a", None, None]
-    action = np.array(["kept", "mended", "kept", "mended", "set aside", "mended", "set aside", "set aside"])
+    action = np.array(["kept", "corrected", "kept", "corrected", "excluded", "corrected", "excluded", "excluded"])
     measured = clean_result.measure(given, labels, action, truth, classes)
     counts = {name: tuple(line.values()) for name, line in measured.items()}
     assert counts == {
-        "wrong labels found": (2, 1, 3),  # rows 2 and 6 were mended; 2, 3 and 8 are wrong
-        "wrong labels mended rightly": (2, 1, 3),
-        "unlabelled rows labelled rightly": (1, 1, 1),
-        "irrelevant rows set aside": (3, 1, 2),  # of class c and of none
+        "wrong labels found": (2, 1, 3),  # rows 2 and 6 were corrected; 2, 3 and 8 are wrong
+        "wrong labels given the true class": (2, 1, 3),
+        "unlabelled rows given the true class": (1, 1, 1),
+        "irrelevant rows excluded": (3, 1, 2),  # of class c and of none
         "right labels kept": (2, 1, 2),
         "labels right before": (6, 3, 6),  # rows 1, 5 and 6: c is right, though the server does not know it
         "labels right after": (5, 3, 5),
     }
-    added = clean_result.scores([measured, measured])["irrelevant rows set aside"]
+    added = clean_result.scores([measured, measured])["irrelevant rows excluded"]
     assert added == dict(found=6, right=2, of=4, precision=1 / 3, recall=0.5)
     nothing = clean_result.scores([clean_result.measure(["a"], ["a"], np.array(["kept"]), ["a"], classes)])
     assert nothing["wrong labels found"]["precision"] is None and nothing["right labels kept"]["recall"] == 1
@@ -143,7 +143,7 @@ def test_a_class_that_the_server_does_not_know_has_an_infinite_loss_and_a_note()
     server = ([*SERVER[0][SERVER[1] < 2]], [names[c] for c in SERVER[1] if c < 2])
     result = gv.clean([(X, [names[c] for c in y])], server=server, truth=[[names[c] for c in y]], **QUICK)
     assert result.measured["labels right before"]["precision"] == 1  # every label is right: nothing can be gained
-    assert result.measured["irrelevant rows set aside"]["of"] == 10
+    assert result.measured["irrelevant rows excluded"]["of"] == 10
     party = result[0]
     assert result.classes == ("fig", "pear") and any("does not know 'plum'" in note for note in result.warnings)
     strange = np.array(party.given) == "plum"
@@ -165,7 +165,7 @@ def test_a_label_that_the_classifier_agrees_with_is_kept_below_upsilon_too():
     """Υ below −ln τ: case 1 would replace the label by itself."""
     p, y = torch.tensor([[0.6, 0.4], [0.6, 0.4]]), torch.tensor([0, 1])
     label, action, _, _ = mp_ssfl.decide(p, y, 0.5, 0.01)
-    assert action.tolist() == [mp_ssfl.KEPT, mp_ssfl.MENDED] and label.tolist() == [0, 0]
+    assert action.tolist() == [mp_ssfl.KEPT, mp_ssfl.CORRECTED] and label.tolist() == [0, 0]
 
 
 def test_moments_are_the_servers_and_a_still_feature_says_nothing():
@@ -198,7 +198,7 @@ def test_what_the_server_holds_out_says_how_far_to_trust(one):
     assert expected["right"] == 12
     noise = np.random.default_rng(0)
     lost = gv.clean([rows(5, 1)], server=(noise.standard_normal((40, 4)), noise.integers(0, 2, 40)), epochs=150)
-    assert any("were wrong: mended labels will be too" in note for note in lost.warnings)
+    assert any("were wrong: corrected labels will be too" in note for note in lost.warnings)
     tiny = gv.clean([rows(5, 1)], server=(SERVER[0][:2], [0, 1]), epochs=1)
     assert tiny.expected["n"] == 0 and any("how far to trust" in note for note in tiny.warnings)
     assert any("fewer than 5 rows of '0', '1'" in note for note in tiny.warnings)
@@ -211,7 +211,7 @@ def test_nothing_leaves_a_party_but_counts_if_asked_for(one, tmp_path):
     told = one[0]
     assert told.counts["party-1"] == {name: told[0].counts[name] for name in mp_ssfl.ACTIONS}
     line = told[0].disclosure[0]
-    assert line["field"] == "counts" and "kept, mended and set aside" in line["reveals"]
+    assert line["field"] == "counts" and "kept, corrected and excluded" in line["reveals"]
     quiet = gv.clean([SERVER], server=SERVER, out=tmp_path / "out", **QUICK)
     assert quiet.counts == {} and quiet.bytes_up == len(wire.encode({}))
     lines = [json.loads(text) for text in (tmp_path / "out" / "party-1" / "disclosure.jsonl").read_text().splitlines()]
@@ -288,7 +288,7 @@ def test_files_in_and_a_folder_out(files):
     assert [row["id"] for row in table] == [row["name"] for row in source]
     assert [row["given"] for row in table] == [row["kind"] for row in source]
     for row, before in zip(table, source):
-        assert row["label"] == {"kept": row["given"], "set aside": ""}.get(row["action"], row["label"])
+        assert row["label"] == {"kept": row["given"], "excluded": ""}.get(row["action"], row["label"])
         assert (row["loss"] == "") == (row["given"] == "") and 1 / 3 < float(row["confidence"]) <= 1
         assert row["label"] in ("", before["truth"])
     assert {row["loss"] for row in read("cleaned/south/cleaned.csv")[:2]} == {"inf"}
@@ -296,7 +296,7 @@ def test_files_in_and_a_folder_out(files):
     assert result["job"] == "clean" and result["seed"] == 0 and result["told"] == {}
     assert [row["id"] for row in result["per_client"]] == ["north", "south"]
     north = result["per_client"][0]
-    assert north["kept"] + north["mended"] + north["set_aside"] == north["n"] == 30
+    assert north["kept"] + north["corrected"] + north["excluded"] == north["n"] == 30
     assert sum(n for _, _, n in north["plane"]) == sum(n for *_, n in north["given_new"]) == 30
     assert sum(n for line in north["by_class"].values() for n in line.values()) == 30
     assert result["accuracy"] > result["accuracy_given"] and "wrong labels found" in done.output
@@ -367,26 +367,26 @@ def bad(name):
 @pytest.mark.parametrize(
     ("what", "words", "sentence"),
     [
-        ("", ["north.csv", *FLAGS, "--tau", "0.3", "--out", "x"], "tau is 0.3, which cannot work: take 0.5 to 1, as in 0.95"),
-        ("", ["north.csv", *FLAGS, "--tau", "nan", "--out", "x"], "tau is nan, which cannot work: take 0.5 to 1"),
+        ("", ["north.csv", *FLAGS, "--tau", "0.3", "--out", "x"], "tau is 0.3, which is out of range: use 0.5 to 1, as in 0.95"),
+        ("", ["north.csv", *FLAGS, "--tau", "nan", "--out", "x"], "tau is nan, which is out of range: use 0.5 to 1"),
         ("", ["north.csv", *FLAGS, "--upsilon", "0.8", "--out", "x"], "take more than 0 and at most 0.693147, as in 0.5"),
         ("", ["north.csv", *FLAGS, "--upsilon", "0", "--out", "x"], "upsilon is 0, which cannot work"),
         ("", ["north.csv", *FLAGS, "--epochs", "0", "--out", "x"], "epochs is 0"),
         ("", ["north.csv", *FLAGS, "--model", "cnn", "--out", "x"], "model cnn needs images"),
         ("", ["north.csv", *FLAGS, "--model", "gpt", "--out", "x"], "no model is called 'gpt'"),
-        ("", ["north.csv", *FLAGS], "Say --out DIR"),
+        ("", ["north.csv", *FLAGS], "Name a new folder with --out DIR"),
         ("", ["north.csv", *FLAGS, "--out", "full"], "exists and is not empty"),
         ("", ["nort.csv", *FLAGS, "--out", "x"], "there is no file nort.csv (did you mean 'north.csv'?)"),
         ("", ["empty.csv", *FLAGS, "--out", "x"], "empty.csv is empty"),
         ("", ["north.csv", "--server", "empty.csv", *FLAGS[2:], "--out", "x"], "empty.csv is empty"),
-        ("", ["north.csv", "--server", "experts.csv", "--out", "x"], "Say --label COL"),
+        ("", ["north.csv", "--server", "experts.csv", "--out", "x"], "Name it with --label COL"),
         ("", ["north.csv", *FLAGS[:2], "--label", "class", "--out", "x"], "has no column 'class'"),
         ("", ["north.csv", "north.csv", *FLAGS, "--out", "x"], "north.csv is given twice"),
-        ("", ["images", *FLAGS, "--out", "x"], "images is a folder and others are files"),
+        ("", ["images", *FLAGS, "--out", "x"], "images is a folder but others are files"),
         ("", ["north.csv", *FLAGS, "--embed", "efficientnet-lite0", "--out", "x"], "efficientnet-lite0 takes images"),
         ("", ["north.csv", *FLAGS, "--embed", "norun", "--out", "x"], "norun holds no model.safetensors"),
-        ("", [*FOLDERS, "--label", "nonsense", "--out", "x"], "--label nonsense names a column of a table or of a labels.csv"),
-        ("", [*FOLDERS, "--features", "a,b", "--out", "x"], "photos holds images, and --features is for tables: leave it out"),
+        ("", [*FOLDERS, "--label", "nonsense", "--out", "x"], "--label nonsense names a column, but"),
+        ("", [*FOLDERS, "--features", "a,b", "--out", "x"], "photos holds images, but --features is for tables: leave it out"),
         ("", [*FOLDERS, "--id", "q", "--impute", "--out", "x"], "--id and --impute are for tables: leave them out"),
         ("a result's", ["result.json.csv", *FLAGS, "--out", "x"], "the job writes a file of that name: rename the party"),
         ("nan", ["north.csv", *FLAGS, "--out", "x"], "north.csv, line 4, column 'f1': the value is missing"),
@@ -422,7 +422,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(files, what, 
         (
             [SERVER],
             dict(names=["Report.html"]),
-            "a party is called 'Report.html', and its folder will be, where the job writes a",
+            "a party is called 'Report.html', but the job writes a",
         ),
         (["north.csv"], {}, "some of the server and the parties are files and others arrays"),
         ([SERVER], dict(label="y"), "label is for files, and the parties are arrays: leave it out, or give them as files."),
@@ -439,7 +439,7 @@ def test_what_is_said_and_does_not_stop_the_job():
     X, y = rows(20, 1)
     result = gv.clean([(np.tile(CENTRES.mean(0), (10, 1)), [0] * 10), SERVER], server=SERVER, names=["odd", "twin"], **QUICK)
     notes = " ".join(result.warnings)
-    assert "odd has nothing relevant: all of its 10 rows were set aside" in notes
+    assert "odd has nothing relevant: all of its 10 rows were excluded" in notes
     assert "twin holds the server's rows" in notes and "odd holds" not in notes
     assert "1 of 4 features never change" not in notes
     still = np.hstack([SERVER[0], np.ones((60, 1))])
@@ -501,10 +501,10 @@ def test_folders_of_images_with_their_pictures_in_the_report(tmp_path):
     result = gv.clean([tmp_path / "clinic", tmp_path / "colour"], server=tmp_path / "experts", epochs=30, out=out)
     assert result.model == "cnn" and result[0].ids == result[1].ids
     wrong = {f"{('lying', 'upright')[y[i]]}/{i:03}.png" for i in range(4)}
-    mended = {
-        name for name, action, given in zip(result[0].ids, result[0].action, result[0].given) if action == "mended" and given
+    corrected = {
+        name for name, action, given in zip(result[0].ids, result[0].action, result[0].given) if action == "corrected" and given
     }
-    assert mended == wrong
+    assert corrected == wrong
     np.testing.assert_allclose(result[0].proba, result[1].proba, atol=1e-4)  # grey as colour is the same picture
     examples = json.loads((out / "clinic" / "suspicious.json").read_text())["doubted"]
     assert {one["id"] for one in examples} == wrong
@@ -525,9 +525,9 @@ def test_arrays_and_npz_of_images_are_images(tmp_path):
     channels_first = np.repeat(x[:, None], 3, 1)
     assert read_rows(CleanSettings(), [(channels_first, y)], server=own)[0][1].x.shape == (20, 3, 8, 8)
     np.savez(tmp_path / "flat.npz", X=x.reshape(20, -1), y=y)
-    with pytest.raises(Mistake, match="s.npz holds images, and --impute is for tables"):
+    with pytest.raises(Mistake, match="s.npz holds images, but --impute is for tables"):
         gv.clean([tmp_path / "a.npz"], server=tmp_path / "s.npz", label="y", impute=True)
-    with pytest.raises(Mistake, match="flat.npz is a table and others hold images"):
+    with pytest.raises(Mistake, match="flat.npz is a table but others hold images"):
         gv.clean([tmp_path / "flat.npz"], server=tmp_path / "s.npz", label="y")
 
 
@@ -538,7 +538,7 @@ def test_images_of_different_sizes(tmp_path):
         gv.clean([tmp_path / "large"], server=tmp_path / "experts")
     save(tmp_path / "mixed", *stripes(8, 2))
     Image.new("L", (9, 8)).save(tmp_path / "mixed" / "lying" / "odd.png")
-    with pytest.raises(Mistake, match="bring all images to one size"):
+    with pytest.raises(Mistake, match="resize all images to one size"):
         gv.clean([tmp_path / "mixed"], server=tmp_path / "experts")
 
 

@@ -191,10 +191,10 @@ def test_a_run_made_with_another_default_is_not_taken_for_todays(mended):
         taken = told(lambda made: made["settings"].pop("epochs"))  # as a version wrote it that did not have the field
     finally:
         path.write_text(text)
-    assert refused.exit_code == 2 and "fedavg-seed0 was made with epochs 6, and would be with epochs 5 now" in flat(
+    assert refused.exit_code == 2 and "fedavg-seed0 was made with epochs 6, but the settings now say epochs 5" in flat(
         refused.output
     )
-    assert empty.exit_code == 2 and "result.json is not a run's result: remove its folder" in flat(empty.output)
+    assert empty.exit_code == 2 and "result.json is not a valid result: remove its folder" in flat(empty.output)
     assert taken.exit_code == 0, taken.output
 
 
@@ -273,16 +273,16 @@ def test_the_command_of_the_readme(tmp_path, monkeypatch):
         (["fedprox", "--set", "xclp.alpha=1"], "xclp is not among the methods compared"),
         (["fedprox:mu=high"], "mu=high is not a number"),
         (["fedprox:nothing=1"], "has no field 'nothing'"),
-        (["fedprox", "fedprox"], "fedprox is there twice"),
+        (["fedprox", "fedprox"], "fedprox is given twice"),
         (["fedproxx"], "did you mean 'fedprox'"),
         (["semifl"], "semifl cannot use labels at the clients"),
-        (["fedprox", "--seeds", "0"], "seeds is 0, which cannot work: take 1 or more"),
-        (["fedprox", "--workers", "0"], "workers is 0, which cannot work: take 1 or more"),
+        (["fedprox", "--seeds", "0"], "seeds is 0, which is out of range: use 1 or more"),
+        (["fedprox", "--workers", "0"], "workers is 0, which is out of range: use 1 or more"),
         (["fedprox", "--vary", "seed=1,2"], "--vary seed=… is not known"),
         (["fedprox", "--vary", "clients"], "is not flag=a,b,c"),
         (["fedprox", "--vary", "clients=4,many"], "clients is many, which is not a whole number"),
         (["fedprox", "--vary", "clients=4,4"], "names a value twice"),
-        (["fedprox", "--vary", "labels=clients:40,clients:x"], "is not understood"),
+        (["fedprox", "--vary", "labels=clients:40,clients:x"], "is not valid"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_leaves_nothing(tmp_path, words, sentence):
@@ -449,7 +449,7 @@ def test_one_budget_is_for_all_that_have_the_field_and_what_differs_is_said(tmp_
 def test_a_budget_is_read_from_the_command_and_refused_by_a_sentence(tmp_path):
     assert read_budget(["epochs=5,batch=50", "augment=true"]) == dict(epochs="5", batch="50", augment="true")
     done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--budget", "mu=1", "--out", tmp_path / "c")
-    assert done.exit_code == 2 and "--budget mu=1: a budget is of epochs, steps_per_round, batch" in flat(done.output)
+    assert done.exit_code == 2 and "--budget mu=1: a budget can set epochs, steps_per_round, batch" in flat(done.output)
     assert not (tmp_path / "c").exists()
 
 
@@ -580,7 +580,7 @@ def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
 
 def test_a_damaged_compare_json_is_a_sentence(tmp_path):
     (tmp_path / "compare.json").write_text("{")
-    with pytest.raises(Mistake, match="not readable as JSON"):
+    with pytest.raises(Mistake, match="not valid JSON"):
         comparison.load(tmp_path)
     (tmp_path / "compare.json").write_text('{"job": "compare"}')
     with pytest.raises(Mistake, match="grapevine compare does not write"):

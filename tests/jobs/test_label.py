@@ -398,7 +398,7 @@ def test_an_empty_folder_is_filled_and_a_full_one_refused(tmp_path):
     assert (tmp_path / "out" / "result.json").exists() and len(list(tmp_path.iterdir())) == 1
     with pytest.raises(Mistake, match="exists and is not empty"):
         label(blobs(), out=tmp_path / "out")
-    with pytest.raises(Mistake, match="nothing can be written"):
+    with pytest.raises(Mistake, match="cannot be written to"):
         label(blobs(), out=tmp_path / "out" / "result.json" / "below")
 
 
@@ -468,19 +468,19 @@ def test_what_is_learnt_is_said_by_the_settings():
         ([*blobs()[:2], (np.full((4, 5), -np.inf), [0, 1, -1, 1], [0, 1, 0, 1])], {}, "row 1, column 1 is -inf"),
         ([*blobs()[:2], ([["x"] * 5] * 4, [0, 1, -1, 1], [0, 1, 0, 1])], {}, "party-3: X is not a table of numbers"),
         ([*blobs()[:2], (np.ones((0, 5)), [], [])], {}, "give at least one row"),
-        (blobs(), dict(secure="rot13"), "secure is rot13, which is not known: take mlwe, psm, paillier, ot or plain"),
+        (blobs(), dict(secure="rot13"), "secure is rot13, which is not a known value: use mlwe, psm, paillier, ot or plain"),
         (blobs(), dict(bits=0), "bits is 0"),
         (blobs(), dict(alpha=1), "alpha is 1"),
         (blobs(), dict(neighbours=0), "neighbours is 0"),
         (blobs(), dict(neighbours="many"), "neighbours is many, which is not a whole number or auto"),
         (blobs(), dict(abstain=2), "abstain is 2"),
-        (blobs(), dict(groups=2), "groups is 2, and 3 parties make 1 to 1"),
-        (blobs(), dict(scale="log"), "scale is log, which is not known: take auto, standard, one or none"),
+        (blobs(), dict(groups=2), "groups is 2, but 3 parties can form 1 to 1"),
+        (blobs(), dict(scale="log"), "scale is log, which is not a known value: use auto, standard, one or none"),
         (blobs(), dict(neighbors=5), "label has no setting 'neighbors' (did you mean 'neighbours'?)"),
         (blobs(), dict(bits=2.5), "bits is 2.5, which is not a whole number"),
         (blobs(), dict(names=["a", "b", "a"]), "two parties are called 'a'"),
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
-        (blobs(), dict(names=["a", "b", "messages.jsonl"]), "where the job writes a file of that name: rename the party"),
+        (blobs(), dict(names=["a", "b", "messages.jsonl"]), "but the job writes a file of that name: rename the party"),
         (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
         (blobs(), dict(id="patient"), "id is for files, and the parties are arrays: leave it out, or give them as files."),
     ],
@@ -501,7 +501,7 @@ def test_warnings():
     names = ["Melanoma", "melanoma", "nevus"]
     named = [(X, [None if c < 0 else names[c] for c in y]) for X, y, _ in parties]
     notes = gv.label(named, **QUICK).warnings
-    assert any("'Melanoma' and 'melanoma' are taken as two" in note for note in notes)
+    assert any("'Melanoma' and 'melanoma' are treated as different" in note for note in notes)
     only = [(X, np.where(y >= 0, 0, -1), t) for X, y, t in parties]
     assert any("every label is '0'" in note for note in label(only).warnings)
     assert any("all are neighbours" in note for note in label(parties, neighbours=100).warnings)

@@ -68,10 +68,10 @@ def change(rows, at, **new):
 @pytest.mark.parametrize(
     "spoil, says",
     [
-        (lambda rows: rows.pop("1"), "no folder with labels.csv for client '1', only for 0, 2: label and train with the same"),
-        (lambda rows: rows["1"].pop(), "rows and client '1' has .* name a column of unique ids with --id"),
-        (lambda rows: change(rows["1"], 0, given="no"), "row '1' was given the label 'no', and in the data it has"),
-        (lambda rows: change(rows["1"], -1, label="eleven"), "has the label 'eleven', and the data has the classes 0, 1"),
+        (lambda rows: rows.pop("1"), "no folder with labels.csv for client '1', only for 0, 2: use the same party names"),
+        (lambda rows: rows["1"].pop(), "rows but client '1' has .* name a column of unique ids with --id"),
+        (lambda rows: change(rows["1"], 0, given="no"), "row '1' was labelled 'no' before, but the data says"),
+        (lambda rows: change(rows["1"], -1, label="eleven"), "has the label 'eleven', but the classes of the data are 0, 1"),
         (lambda rows: change(rows["1"], 1, id=1), "has the id '1' twice"),
         (lambda rows: change(rows["1"], 1, confidence="high"), "column 'confidence' holds something that is no number"),
     ],
@@ -87,9 +87,9 @@ def test_a_sentence_for_what_is_not_there(split, tmp_path):
     with pytest.raises(Mistake, match="is not the folder of a finished label job"):
         with_labels(split, tmp_path)
     folder = write(tmp_path / "labels", truths(split))
-    with pytest.raises(Mistake, match="adds no label of confidence 0.95 or more"):
+    with pytest.raises(Mistake, match="has no further label with a confidence of 0.95 or more"):
         with_labels(split, folder, 0.95)
-    with pytest.raises(Mistake, match="--min-confidence 0.5 chooses among the labels of --labels-from"):
+    with pytest.raises(Mistake, match="--min-confidence 0.5 selects labels from --labels-from"):
         gv.train("fedavg", "digits", clients=3, min_confidence=0.5)
 
 
@@ -120,6 +120,6 @@ def test_label_then_train_by_ids(tmp_path):
     before, after = (json.loads((tmp_path / name / "split.json").read_text()) for name in ("few", "more"))
     assert all(part["unlabelled"] for part in before["clients"]) and not any(part["unlabelled"] for part in after["clients"])
     assert more.result["accuracy"] >= few.result["accuracy"]
-    with pytest.raises(Mistake, match="label and train with the same names of parties"):
+    with pytest.raises(Mistake, match="use the same party names for labelling and training"):
         gv.train("fedavg", tmp_path / "all.csv", clients=3, partition="iid", label="ill", id="id", rounds=1,
                  labels_from=str(tmp_path / "labels"))  # fmt: skip

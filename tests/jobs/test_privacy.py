@@ -122,7 +122,7 @@ def test_folders_without_a_ledger_say_so(tmp_path):
     with pytest.raises(Mistake, match="is no folder"):
         privacy.read(tmp_path / "none")
     (tmp_path / "settings.json").write_text(json.dumps(dict(job="train")))
-    assert "every client's update went out as it was, without noise: no ε covers it" in ask(tmp_path)
+    assert "every client's update was sent without noise, so no ε covers it" in ask(tmp_path)
 
 
 def test_a_ledger_that_was_changed_or_has_lost_its_key_is_not_believed(tmp_path):

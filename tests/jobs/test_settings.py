@@ -156,7 +156,7 @@ def test_a_range_ends_where_it_says(job):
     assert len(cases) > 5
     for name, good, bad in cases:
         assert getattr(JOBS[job](**data, **{name: good}), name) == good
-        with pytest.raises(Mistake, match=rf"^{name.replace('_', '-')} is .*, which cannot work: take "):
+        with pytest.raises(Mistake, match=rf"^{name.replace('_', '-')} is .*, which is out of range: use "):
             JOBS[job](**data, **{name: bad})
 
 
@@ -186,10 +186,13 @@ def test_values_are_read_as_what_they_are():
         (dict(groups=None), "groups is None, which is not a whole number, as in 1."),
         (dict(impute=1), "impute is 1, which is not true or false, as in False."),
         (dict(alpha="much"), "alpha is much, which is not a number or auto."),
-        (dict(alpha=float("nan")), "alpha is nan, which cannot work: take more than 0 and less than 1 or auto."),
+        (dict(alpha=float("nan")), "alpha is nan, which is out of range: use more than 0 and less than 1 or auto."),
         (dict(neighbours="some"), "neighbours is some, which is not a whole number or auto."),
-        (dict(secure="rot13"), "secure is rot13, which is not known: take mlwe, psm, paillier, ot or plain."),
-        (dict(seed=2**63), "seed is 9223372036854775808, which cannot work: take -9223372036854775808 to 9223372036854775807."),
+        (dict(secure="rot13"), "secure is rot13, which is not a known value: use mlwe, psm, paillier, ot or plain."),
+        (
+            dict(seed=2**63),
+            "seed is 9223372036854775808, which is out of range: use -9223372036854775808 to 9223372036854775807.",
+        ),
         (dict(embed=3), "embed is 3, which is not a text."),
     ],
 )
@@ -201,9 +204,9 @@ def test_a_bad_word_or_value_is_a_sentence(given, sentence):
 def test_words_that_nobody_would_read_are_refused(digits, tmp_path):
     split = digits.split(clients=4, labels="clients:40")
     for words, sentence in (
-        (dict(labels="all"), "labels says how data is split, and a split is given"),
-        (dict(set={"lr": 0.1}), "set is for a method by its name"),
-        (dict(runtime="flower-sim", out=tmp_path / "r"), "--runtime flower-sim needs --out, and method and data by names"),
+        (dict(labels="all"), "labels says how data is split, but a split is given"),
+        (dict(set={"lr": 0.1}), "set works with a method's name"),
+        (dict(runtime="flower-sim", out=tmp_path / "r"), "--runtime flower-sim needs --out, and a method and data given by name"),
         (dict(round=3), "train has no setting 'round' (did you mean 'rounds'?)"),
     ):
         with pytest.raises(Mistake, match=re.escape(sentence)):

@@ -59,7 +59,7 @@ def tensors(value, at=""):
 def test_the_list_of_methods_is_that_of_the_code():
     assert [name for name in methods.TABLE if not individual(methods.find(name)())] == MASKABLE + HEADS
     for name in set(methods.TABLE) - set(MASKABLE + HEADS):
-        with pytest.raises(Mistake, match=f"^{name} cannot have --secure-average: .*(each client|server|loss|groups|no model)"):
+        with pytest.raises(Mistake, match=f"^{name} cannot use --secure-average: .*(each client|server|loss|groups|no model)"):
             secured(methods.find(name)())
 
 
@@ -210,7 +210,7 @@ def test_a_client_is_summed_with_the_same_others_in_every_round(digits):
 
 
 def test_a_method_that_chooses_by_labels_takes_everybody(digits):
-    with pytest.raises(Mistake, match="could compare the sums: with --secure-average say --per-round 5, which is all of them"):
+    with pytest.raises(Mistake, match="could compare the sums: with --secure-average use --per-round 5, which is all of them"):
         run(made("network"), digits, 2, per_round=4, secure_average=True)
 
 
@@ -276,7 +276,7 @@ def asked(federation, to, parties, round=0, **more):
 
 
 def test_a_client_does_not_sum_with_one_other(federation):
-    with pytest.raises(StepError, match="a masked average over 2 clients says too much of each: it takes 3 or more"):
+    with pytest.raises(StepError, match="a masked average over 2 clients reveals too much about each: it needs 3 or more"):
         asked(federation, [0, 1], names(0, 1))
 
 
@@ -284,7 +284,7 @@ def test_attempts_are_of_ever_fewer_clients_and_of_three_at_least(federation):
     asked(federation, [0], names(0, 1, 2))
     again = federation.method.average_again
     for parties in (names(0, 1, 2), names(0, 1, 3), names(0, 1, 2, 3)):
-        with pytest.raises(StepError, match="among some of the clients of the one before it"):
+        with pytest.raises(StepError, match="must be among clients of the previous attempt"):
             federation.server.ask(again, to=[0], attempt=1, parties=parties)
     with pytest.raises(StepError, match="it takes 3 or more"):
         federation.server.ask(again, to=[0], attempt=1, parties=names(0, 1))
@@ -312,5 +312,5 @@ def test_numbers_that_would_wrap_are_refused_before_they_are_sent(digits):
 
 
 def test_fewer_than_three_a_round_are_refused_before_the_run(digits):
-    with pytest.raises(Mistake, match="needs 3 clients in every round, and here are 2: say --per-round 3 or more"):
+    with pytest.raises(Mistake, match="needs 3 clients in every round, but there are 2: use --per-round 3 or more"):
         run(made("fedavg"), digits, per_round=2, secure_average=True)

@@ -111,7 +111,7 @@ def test_fit_takes_momentum_and_weight_decay():
 
 def test_a_server_whose_model_diverged_says_so():
     model = Network(torch.nn.Identity(), torch.nn.Linear(3, 2))
-    with pytest.raises(Mistake, match="the server's model diverged with a learning rate of 1e\\+38: take a smaller one"):
+    with pytest.raises(Mistake, match="the server's model diverged with a learning rate of 1e\\+38: use a smaller one"):
         fit_finite(model, rows(50), 1e38, 5, torch.Generator(), 5)
 
 
@@ -136,7 +136,7 @@ def test_average_refuses_what_is_not_finite_or_not_alike():
     good = dict(w=dict(a=torch.ones(2)), n=1)
     with pytest.raises(Mistake, match="client 3 sent 'a' with values that are not finite"):
         average({0: good, 3: dict(w=dict(a=torch.tensor([1.0, float("nan")])), n=1)}, "w")
-    with pytest.raises(Mistake, match="client 3 sent weights of another shape than client 0"):
+    with pytest.raises(Mistake, match="client 3 sent weights of a different shape from client 0's"):
         average({0: good, 3: dict(w=dict(a=torch.ones(3)), n=1)}, "w")
 
 

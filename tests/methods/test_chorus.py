@@ -173,7 +173,10 @@ def test_labels_by_randomised_response():
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [(dict(groups=2), "groups is 2, and 3 parties make 1 to 1"), (dict(way="paper"), "spread is paper, which is XCLP's")],
+    [
+        (dict(groups=2), "groups is 2, but 3 parties can form 1 to 1"),
+        (dict(way="paper"), "spread is paper, which belongs to XCLP"),
+    ],
 )
 def test_settings_that_cannot_work_are_said(settings, sentence):
     with pytest.raises(Mistake, match=sentence):

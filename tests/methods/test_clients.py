@@ -101,17 +101,17 @@ def test_numbers_that_cannot_work_are_refused(name):
     assert {"lr"} < {field for field, _ in tried}
     tried += [(f.name, v) for f in core.parameters(kind) if isinstance(f.default, float) for v in (math.nan, math.inf)]
     for field, value in tried:
-        with pytest.raises(Mistake, match=rf"{name}: {field}={value:g} cannot work: take .*, as in --set {field}="):
+        with pytest.raises(Mistake, match=rf"{name}: {field}={value:g} is out of range: use .*, as in --set {field}="):
             kind(**{field: value})
 
 
 @pytest.mark.parametrize(("name", "fields", "says"), [
-    ("xclp", dict(init="simclr"), "init=simclr is not known: take supervised, contrastive, pretrained or random"),
+    ("xclp", dict(init="simclr"), "init=simclr is not a known value: use supervised, contrastive, pretrained or random"),
     ("xclp", dict(neighbours=0), "neighbours=0 cannot work"),
-    ("perclient-lp", dict(alpha=1.0), "alpha=1 cannot work: take 0 or more and less than 1"),
-    ("protofssl", dict(preset="mine"), "preset=mine is not known: take default, paper or code"),
-    ("fedsiam", dict(upload="all"), "upload=all is not known: take both or layers"),
-    ("mixmatch", dict(base="scaffold"), "base=scaffold is not known: take fedavg or fedprox"),
+    ("perclient-lp", dict(alpha=1.0), "alpha=1 is out of range: use 0 or more and less than 1"),
+    ("protofssl", dict(preset="mine"), "preset=mine is not a known value: use default, paper or code"),
+    ("fedsiam", dict(upload="all"), "upload=all is not a known value: use both or layers"),
+    ("mixmatch", dict(base="scaffold"), "base=scaffold is not a known value: use fedavg or fedprox"),
 ])  # fmt: skip
 def test_words_and_numbers_that_a_method_does_not_know_are_refused(name, fields, says):
     with pytest.raises(Mistake, match=f"^{name}: {says}"):
@@ -121,14 +121,14 @@ def test_words_and_numbers_that_a_method_does_not_know_are_refused(name, fields,
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (methods.XCLP(init="pretrained"), "a folder goes with init=pretrained"),
-        (methods.XCLP(init_run="runs/a"), "a folder goes with init=pretrained"),
-        (methods.XCLP(graph_clients=1), r"graph_clients=1 cannot work: take 0, or 2 \(--per-round\) to 2 \(all clients\)"),
+        (methods.XCLP(init="pretrained"), "give a folder only with init=pretrained"),
+        (methods.XCLP(init_run="runs/a"), "give a folder only with init=pretrained"),
+        (methods.XCLP(graph_clients=1), r"graph_clients=1 is out of range: use 0, or 2 \(--per-round\) to 2 \(all clients\)"),
         (methods.XCLP(graph_clients=50), "graph_clients=50 cannot work"),
         (methods.XCLP(hamming="plain"), "hamming='plain' is no protocol"),
-        (methods.XCLP(warmup=1.0), "with warmup=1 all of --rounds 4 are in stage 1.*: take more rounds, or --set warmup=0"),
+        (methods.XCLP(warmup=1.0), "with warmup=1 all of --rounds 4 are in stage 1.*: use more rounds, or --set warmup=0"),
         (methods.XCLP(init="contrastive", warmup=0.9), "all of --rounds 4 are in stage 1"),
-        (methods.ProtoFSSL(), "helpers=5 are more than --per-round 2"),
+        (methods.ProtoFSSL(), "helpers=5 is more than the 2 clients of --per-round"),
         (methods.FedMatch(), "helpers=2, and a client has 1 others"),
         (methods.FedRGD(groups=3), "groups=3 are more than the 2 clients"),
     ],

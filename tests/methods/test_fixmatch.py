@@ -74,7 +74,7 @@ def test_fixmatch_leaves_out_who_took_no_step(digits):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [(dict(pseudo_labels="both"), "local or global"), (dict(base="fedsgd"), "fedavg"), (dict(base="scaffold"), "momentum=0"),
-     (dict(ratio=0), "ratio=0 cannot work: take 1 or more")],
+     (dict(ratio=0), "ratio=0 is out of range: use 1 or more")],
 )  # fmt: skip
 def test_fixmatch_refuses(digits, settings, says):
     with pytest.raises(Mistake, match=says):

@@ -297,7 +297,7 @@ def test_strict_and_fast_give_the_same_bits(kind):
 
 
 @pytest.mark.parametrize("settings, sentence", [
-    (dict(shrinkage=1.5), "shrinkage=1.5 cannot work: take 0 to 1"),
+    (dict(shrinkage=1.5), "shrinkage=1.5 is out of range: use 0 to 1"),
     (dict(shrinkage=float("nan")), "shrinkage=nan cannot work"),
 ])  # fmt: skip
 def test_settings_that_cannot_work(settings, sentence):
@@ -313,7 +313,7 @@ def test_data_that_cannot_work():
     with pytest.raises(Mistake, match="000001 has 1 features and 000000 has 2"):
         run(Gaussian(), {0: party(X, y), 1: party(X[:, :1], y)})
     X[7, 1] = np.nan
-    with pytest.raises(StepError, match="client 0.*the values hold nan, and a secure sum takes finite numbers"):
+    with pytest.raises(StepError, match="client 0.*the values hold nan, but a secure sum takes finite numbers"):
         run(Gaussian(), {0: party(X, y), 1: party(X[:5], y[:5])})
 
 

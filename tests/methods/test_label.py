@@ -174,15 +174,15 @@ def test_different_features_are_said():
 @pytest.mark.parametrize(
     "settings,sentence",
     [
-        (dict(alpha=1.0), "alpha=1 cannot work: take 0 or more and less than 1"),
+        (dict(alpha=1.0), "alpha=1 is out of range: use 0 or more and less than 1"),
         (dict(alpha=-0.1), "alpha=-0.1 cannot work"),
         (dict(neighbours=-1), "neighbours=-1 cannot work"),
         (dict(bits=0), "bits=0 cannot work"),
-        (dict(bits=2**15), "bits=32768 cannot work: take 1 to 32767"),
-        (dict(preset="best"), "preset=best is not known: take paper or code"),
-        (dict(scale="robust"), "scale=robust is not known: take standard or none"),
+        (dict(bits=2**15), "bits=32768 is out of range: use 1 to 32767"),
+        (dict(preset="best"), "preset=best is not a known value: use paper or code"),
+        (dict(scale="robust"), "scale=robust is not a known value: use standard or none"),
         (dict(groups=2), "groups is 2"),
-        (dict(groups=0), "groups=0 cannot work: take 1 or more"),
+        (dict(groups=0), "groups=0 is out of range: use 1 or more"),
         (dict(neighbours=0, expected=False), "neighbours or alpha is auto"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_party_does_not_decrypt_its_own_ciphertexts_for_the_server(toy_lattice
 
 def test_a_job_is_not_begun_again():
     run = start(job("psm"), blobs((9, 10, 8)), stop="receive")
-    with pytest.raises(Mistake, match="p0 has taken part in this job"):
+    with pytest.raises(Mistake, match="p0 has already taken part in this job"):
         again(run, "keys", "p0", session_id="another")
 
 
@@ -263,7 +263,7 @@ def test_masks_of_psm_are_begun_once_per_round():
 
 def test_distances_are_computed_and_opened_once(toy_lattice):
     run = start(job("mlwe", bits=16), blobs((5, 4, 3), labelled=2), stop=SPREAD)
-    for step, sentence in (("evaluate", "has computed its distances"), ("open", "has no ciphertexts to open")):
+    for step, sentence in (("evaluate", "has already computed its distances"), ("open", "has no ciphertexts to open")):
         id = next(i for i in run.simulation.data if run.down(f"xclp.hamming.{step}", i))
         with pytest.raises(Mistake, match=sentence):
             again(run, f"xclp.hamming.{step}", id)

@@ -63,7 +63,7 @@ def test_a_server_with_labels_adds_its_own(digits):
 def test_too_many_features_are_refused_with_a_way_out(digits, monkeypatch):
     monkeypatch.setattr(moments, "MOST_FEATURES", 10)
     split = digits.split(clients=3, labels="clients:60", seed=1)
-    with pytest.raises(Mistake, match="needs a matrix of 64 × 64 features, and 10 is the most: take fedncm"):
+    with pytest.raises(Mistake, match="needs a matrix of 64 × 64 features, but 10 is the limit: use fedncm"):
         gv.train("fedcgs", split, model="linear", rounds=1)
 
 
@@ -77,5 +77,5 @@ def test_masked_sums_give_the_same_head(digits, name):
 
 
 def test_fedcof_cannot_do_with_totals():
-    with pytest.raises(Mistake, match="fedcof cannot have --secure-average: the server compares the means of each client"):
+    with pytest.raises(Mistake, match="fedcof cannot use --secure-average: the server compares the means of each client"):
         secured(methods.FedCOF())

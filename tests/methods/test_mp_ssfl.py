@@ -28,8 +28,8 @@ def test_decisions_are_table_1(digits):
     ])  # fmt: skip
     y = torch.tensor([1, 1, 0, 0, -1, -1, 3, 3, 0])
     label, action, loss, confidence = mp_ssfl.decide(p, y, 0.95, 0.5)
-    kept, mended, aside = mp_ssfl.KEPT, mp_ssfl.MENDED, mp_ssfl.ASIDE
-    assert action.tolist() == [mended, aside, kept, aside, mended, aside, mended, aside, mended]
+    kept, corrected, aside = mp_ssfl.KEPT, mp_ssfl.CORRECTED, mp_ssfl.EXCLUDED
+    assert action.tolist() == [corrected, aside, kept, aside, corrected, aside, corrected, aside, corrected]
     assert label.tolist() == [0, 1, 0, 0, 1, -1, 2, 3, 1]
     assert loss[:4].tolist() == pytest.approx([-math.log(q) for q in (0.02, 0.4, 0.97, 0.75)])
     assert loss[4:6].isnan().all() and (loss[6:8] == math.inf).all()
@@ -56,7 +56,7 @@ def test_decisions_stay_at_the_client_unless_counts_are_asked_for(digits):
     assert [payload for way, step, payload in quiet if (way, step) == ("up", "decide")] == [{}] * 3
     told = messages(digits, methods.MPSSFL(server_epochs=2, epochs=1, counts=True), labels)
     counts = [payload["counts"] for way, step, payload in told if (way, step) == ("up", "decide")]
-    assert len(counts) == 3 and all(set(c) == {"kept", "mended", "set aside"} for c in counts)
+    assert len(counts) == 3 and all(set(c) == {"kept", "corrected", "excluded"} for c in counts)
 
 
 def test_a_client_with_nothing_relevant_is_left_out_and_counted(digits):
@@ -75,7 +75,7 @@ def test_clients_with_nothing_relevant_are_remembered_and_named_in_the_report(di
     run = Experiment(method, split, rounds=2, evaluate_every=2, model="linear", out=tmp_path / "run").run()
     assert run.history[-1]["nothing_relevant"] == 2 and run.history[-1]["nothing_relevant_at"] == [0, 2]
     html = report.write(tmp_path / "run").read_text(encoding="utf-8")
-    assert "Nothing relevant at client 0, client 2: every row was set aside, and the run goes on without them." in html
+    assert "Nothing relevant at client 0, client 2: every row was excluded, and the run goes on without them." in html
 
 
 def test_what_n_tells_is_said_by_each_method(digits):
@@ -92,7 +92,7 @@ def test_mp_ssfl_averages_clients_of_unlike_numbers_of_relevant_rows_uniformly(d
     method = methods.MPSSFL(tau=0.5, server_epochs=20, epochs=1, server_weight=0)
     server, _ = labels_at_server(digits, method, "server:100,clients:200")
     state = method.setup(server)
-    relevant = [int((memory(server, i)["decided"]["action"] != mp_ssfl.ASIDE).sum()) for i in (0, 1)]
+    relevant = [int((memory(server, i)["decided"]["action"] != mp_ssfl.EXCLUDED).sum()) for i in (0, 1)]
     assert 0 < relevant[0] < relevant[1]
     replies = each_reply(server, method.train, weights=state["weights"], round=0)
     close(method.round(server, state)["weights"], halved(replies[0]["weights"], replies[1]["weights"]), rtol=1e-6, atol=1e-7)
@@ -139,6 +139,6 @@ def test_mend_false_sets_wrong_labels_aside_and_still_labels_the_unlabelled(digi
         method.setup(server)
         found[mend] = memory(server, 0)["decided"]["action"]
     n = len(data[0].labelled)
-    wrong = found[True][:n] == mp_ssfl.MENDED
-    assert wrong.sum() > n / 2 and (found[False][:n][wrong] == mp_ssfl.ASIDE).all()
-    assert torch.equal(found[True][n:], found[False][n:]) and (found[False][n:] == mp_ssfl.MENDED).any()
+    wrong = found[True][:n] == mp_ssfl.CORRECTED
+    assert wrong.sum() > n / 2 and (found[False][:n][wrong] == mp_ssfl.EXCLUDED).all()
+    assert torch.equal(found[True][n:], found[False][n:]) and (found[False][n:] == mp_ssfl.CORRECTED).any()

@@ -289,7 +289,7 @@ def test_protofssl_learns_from_labels_with_a_support_of_all_of_them(digits, capl
 
 def test_protofssl_refuses_to_keep_every_prototype_back(digits):
     """It then answered class 0 for every row."""
-    with pytest.raises(Mistake, match="least=50 keeps every prototype back, since no client has more than 2 .*--set least=2"):
+    with pytest.raises(Mistake, match="least=50 withholds every prototype, since no client has more than 2 .*--set least=2"):
         few_labels(digits, least=50).run()
     few_labels(digits, least=2).run()
 

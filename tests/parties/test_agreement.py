@@ -74,7 +74,10 @@ def test_the_method_is_built_from_what_is_agreed():
         (dict(quorum=4), "quorum is 4"),
         (dict(quorum=2), "quorum is 2: of 3 parties take 3 to 3"),
         (dict(quorum=2, parties=("north", "south", "east", "west")), "take 3 to 4"),
-        (dict(settings=dict(LABEL, groups=2), parties=tuple("abcde")), "groups is 2: of 5 parties the smallest would have 2"),
+        (
+            dict(settings=dict(LABEL, groups=2), parties=tuple("abcde")),
+            "groups is 2: with 5 parties the smallest group would have 2",
+        ),
         (dict(shape=()), "what is a row"),
         (dict(shape=(3, 8, 8)), "--embed"),
         (dict(job="guess"), "job 'guess'"),
@@ -137,7 +140,7 @@ def test_columns_are_brought_into_the_agreed_order(tmp_path):
         (COLUMNS, None, {}, "--label COL"),
         (COLUMNS, "kind", dict(classes=("0", "1")), "class '2'.*knows 0, 1"),
         (COLUMNS, "kind", dict(features=("id", "a")), "'id'"),
-        (COLUMNS, "kind", dict(features=(), shape=(3, 8, 8)), "rows of shape 4, and the federation agreed on 3×8×8"),
+        (COLUMNS, "kind", dict(features=(), shape=(3, 8, 8)), "rows of shape 4, but the federation agreed on 3×8×8"),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(tmp_path, columns, label, change, sentence):
@@ -173,7 +176,7 @@ def test_images_become_rows_of_the_agreed_shape_and_colour(tmp_path):
     assert read.x.shape == (8, 3, 8, 8) and read.x.dtype == np.uint8
     np.testing.assert_array_equal(read.x[:, 0], read.x[:, 2])
     assert read.labels == ["cat"] * 4 + ["dog"] * 4 and read.ids[0] == "cat/0.png"
-    with pytest.raises(Mistake, match="rows of shape 3×16×16, and the federation agreed on 3×8×8"):
+    with pytest.raises(Mistake, match="rows of shape 3×16×16, but the federation agreed on 3×8×8"):
         rows.read_rows(Source(str(images(tmp_path / "large", (16, 16), "RGB"))), image_agreement(), "north")
     data = rows.client_data(read, image_agreement())
     assert data.labelled.inputs().shape[1:] == (3, 8, 8)
@@ -192,7 +195,7 @@ def test_images_in_an_npz_are_rows_too(tmp_path):
 def test_an_embedding_run_is_known_by_the_hash_of_its_model(tmp_path):
     agreed = label_agreement(embed="ab" * 32)
     path = str(write_table(tmp_path / "n.csv", blobs("north")))
-    with pytest.raises(Mistake, match="--embed RUN, your copy"):
+    with pytest.raises(Mistake, match="name your copy of it with --embed RUN"):
         rows.read_rows(Source(path, "kind"), agreed, "north")
     (tmp_path / "model.safetensors").write_bytes(b"another")
     with pytest.raises(Mistake, match="not the one that was agreed on"):
@@ -295,11 +298,11 @@ def test_a_proposal_takes_the_shape_of_images(tmp_path):
 @pytest.mark.parametrize(
     ("said", "job", "sentence"),
     [
-        (dict(seed=3), LabelSettings(), "say --reproducible too"),
-        (dict(reproducible=True), LabelSettings(), "say --seed N too"),
-        (dict(method="fedavg"), CleanSettings(), "--method is not for --job clean"),
-        (dict(scale="own"), LabelSettings(), "--scale own is not for --job label"),
-        (dict(scale="standard"), TrainSettings(), "--scale standard is not for --job train"),
+        (dict(seed=3), LabelSettings(), "add --reproducible"),
+        (dict(reproducible=True), LabelSettings(), "add --seed N"),
+        (dict(method="fedavg"), CleanSettings(), "--method does not apply to --job clean"),
+        (dict(scale="own"), LabelSettings(), "--scale own does not apply to --job label"),
+        (dict(scale="standard"), TrainSettings(), "--scale standard does not apply to --job train"),
         (dict(shape="big"), TrainSettings(), "3x32x32"),
         (dict(embed="efficientnet-lite0"), LabelSettings(), "takes images"),
     ],

@@ -46,7 +46,7 @@ def test_the_doctor_names_what_is_wrong_and_goes_on_where_it_can(host, tmp_path)
     found = findings(replace(token, ca="00" * 32).text())
     assert found["invitation"].good and "in between" in found["host"].sentence
     found = findings(replace(token, secret=bytes(16)).text())
-    assert found["host"].good and "no invitation" in found["settings"].sentence
+    assert found["host"].good and "not a valid invitation" in found["settings"].sentence
     assert findings("nonsense")["invitation"].good is False
 
 
@@ -87,12 +87,12 @@ def test_the_host_takes_its_columns_from_a_table(tmp_path):
     ("words", "sentence"),
     [
         ([], "holds no federation"),
-        ([*HOST, "--seed", "3"], "say --reproducible too"),
-        ([*HOST, "--rounds", "3"], "--rounds is not for --job label"),
-        ([*HOST, "--job", "train", "--bits", "64"], "--bits is not for --job train"),
-        ([*HOST, "--scale", "own"], "--scale own is not for --job label"),
+        ([*HOST, "--seed", "3"], "add --reproducible"),
+        ([*HOST, "--rounds", "3"], "--rounds does not apply to --job label"),
+        ([*HOST, "--job", "train", "--bits", "64"], "--bits does not apply to --job train"),
+        ([*HOST, "--scale", "own"], "--scale own does not apply to --job label"),
         ([*HOST, "--parties", "north,north"], "two parties are called"),
-        (["--parties", "north,south"], "--schema FILE"),
+        (["--parties", "north,south"], "--schema with a table"),
     ],
 )
 def test_the_host_refuses_what_cannot_work(tmp_path, words, sentence):
@@ -124,7 +124,7 @@ def test_the_help_of_host_names_every_setting_that_parties_agree_on():
     for job in JOBS:
         assert all(f"--{f.name.replace('_', '-')} " in text for f in agreed_fields(job))
     words = " ".join(text.split())
-    assert "label: Bits of a hash [1024; xclp: 4096]." in words and "train: Rounds in all. [default: 100" in words
+    assert "label: Bits per hash [1024; xclp: 4096]." in words and "train: Total number of rounds. [default: 100" in words
 
 
 def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):
@@ -182,11 +182,11 @@ def policy(folder, text: str = POLICY) -> Path:
     [
         (label_agreement(), PLACE, None),
         (train_agreement(quorum=3), PLACE, None),
-        (label_agreement(), "evil.example.org:8443", "host evil.example.org:8443, and the policy allows host.example.org"),
-        (clean_agreement(quorum=3), PLACE, "job clean, and the policy allows label, train"),
-        (train_agreement(quorum=3, method="tuor"), PLACE, "method tuor, and the policy allows fedavg"),
-        (label_agreement(settings=dict(LABEL, secure="plain")), PLACE, "protocol plain, and the policy allows mlwe, psm"),
-        (train_agreement(), PLACE, "quorum 2, and the policy wants 3 or more"),
+        (label_agreement(), "evil.example.org:8443", "host evil.example.org:8443, but the policy allows host.example.org"),
+        (clean_agreement(quorum=3), PLACE, "job clean, but the policy allows label, train"),
+        (train_agreement(quorum=3, method="tuor"), PLACE, "method tuor, but the policy allows fedavg"),
+        (label_agreement(settings=dict(LABEL, secure="plain")), PLACE, "protocol plain, but the policy allows mlwe, psm"),
+        (train_agreement(), PLACE, "quorum 2, but the policy asks for 3 or more"),
     ],
 )
 def test_a_policy_allows_what_it_names_and_nothing_else(tmp_path, agreed, place, reason):
@@ -196,9 +196,9 @@ def test_a_policy_allows_what_it_names_and_nothing_else(tmp_path, agreed, place,
 
 def test_a_policy_with_an_epsilon_wants_differential_privacy(tmp_path):
     made = read_policy(policy(tmp_path, "epsilon = 3.0"))
-    assert made.outside(label_agreement(), PLACE) == ["no differential privacy, and the policy allows ε 3 at most"]
+    assert made.outside(label_agreement(), PLACE) == ["no differential privacy, but the policy allows at most ε 3"]
     spends = [train_agreement(settings=dict(TRAIN, dp=e)) for e in (2.0, 3.0, 8.0)]
-    assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, and the policy allows ε 3 at most"]]
+    assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, but the policy allows at most ε 3"]]
 
 
 @pytest.mark.parametrize(

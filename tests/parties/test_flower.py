@@ -166,10 +166,10 @@ TROUBLES = {
     "too many bytes": (lambda reply: [big(reply)], "over the limit"),
     "another step's reply": (
         lambda reply: [garbage(flower.pack(dict(step="evaluate", round=0, reply={})), reply)],
-        "could not do",
+        "failed at",
     ),
-    "another round's reply": (lambda reply: [garbage(flower.pack(dict(step="train", round=7, reply={})), reply)], "could not do"),
-    "no dict": (lambda reply: [garbage(flower.pack(dict(step="train", round=0, reply=3)), reply)], "could not do"),
+    "another round's reply": (lambda reply: [garbage(flower.pack(dict(step="train", round=7, reply={})), reply)], "failed at"),
+    "no dict": (lambda reply: [garbage(flower.pack(dict(step="train", round=0, reply=3)), reply)], "failed at"),
     "an escape in the kind": (lambda reply: [garbage(flower.pack(dict(error="\x1b[2J")), reply)], "(no reply in it)"),
 }
 
@@ -209,7 +209,7 @@ def test_a_key_that_its_sender_did_not_sign_is_left_out_by_name(net, wrong):
     carrier = transport(MemoryGrid(net, trouble=forge), told, timeout=20.0, identities=pinned)
     replies = carrier.exchange("keys", {name: dict(session_id="s") for name in net.names}, 0)
     assert list(replies) == ["party-01", "party-03"] and told[-1]["missing"] == ["party-02"]
-    assert said(told) == ["party-02 answered step keys with a key that it did not sign: it is left out."]
+    assert said(told) == ["party-02 answered step keys with a key that it did not sign, so it is dropped."]
 
 
 def test_the_second_of_two_replies_is_ignored(net):
@@ -251,7 +251,7 @@ def test_an_error_at_a_party_reaches_the_server_as_its_kind_alone(net):
     assert transport(grid, told).exchange("train", {"party-01": dict(weights={"w": 1.0}, round=0)}, 0) == {}
     answer = flower.unpack(sent[0].content, 10**6)
     assert set(answer) == {"step", "round", "error"} and answer["error"].isidentifier()
-    assert said(told) == [f"party-01 could not do step train ({answer['error']}): its own log says why."]
+    assert said(told) == [f"party-01 failed at step train ({answer['error']}): see its own log."]
     log = (net.folder / "party-01" / "log.txt").read_text()
     assert "Traceback" in log and "weights do not fit" in log
 
@@ -263,7 +263,7 @@ def test_a_party_refuses_other_settings_unknown_steps_and_unknown_fields(net):
     assert carrier.exchange("train", {"party-01": dict(train_request(net), epochs=9)}, 0) == {}
     assert "cannot take this message" in log.read_text()
     assert carrier.exchange("train", {"party-01": dict(train_request(net), lr=9.0)}, 0) == {}
-    assert "a learning rate of 9.0 is not one of the settings'" in log.read_text()
+    assert "a learning rate of 9.0 does not follow from the settings" in log.read_text()
     carrier.hash = "0" * 64
     assert carrier.exchange("train", {"party-01": train_request(net)}, 0) == {}
     assert "other settings than party-01 agreed to" in log.read_text()

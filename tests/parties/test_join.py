@@ -79,7 +79,7 @@ def test_a_host_that_is_not_there_is_said_so(tmp_path, monkeypatch):
         token = replace(TOKEN, address="127.0.0.1", port=sock.getsockname()[1])
         with pytest.raises(Mistake, match="is `grapevine host` running there"):
             joining.join(token.text(), JoinSettings("x.csv", "kind", home=str(tmp_path / "home")), talk()[0])
-    with pytest.raises(Mistake, match="not known here"):
+    with pytest.raises(Mistake, match="cannot be resolved"):
         joining.look(replace(TOKEN, address="no-such-host.invalid"))
 
 
@@ -149,7 +149,7 @@ def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_p
     for _ in range(joining.BEGINNINGS - 1):
         stay(tmp_path / "p", True)._begin_again()
         assert not (tmp_path / "p" / "memory.json").exists() and not (tmp_path / "p" / "memory").exists()
-    with pytest.raises(Mistake, match="3 times and never ended it"):
+    with pytest.raises(Mistake, match="3 times without finishing it"):
         stay(tmp_path / "p", True)._begin_again()
 
 
@@ -218,7 +218,7 @@ def test_rows_that_were_summed_with_others_wait_for_a_person(tmp_path):
     party, said = staying(net, "east", insist=False)
     with pytest.raises(Mistake, match="nothing was computed: these rows were summed with .*west"):
         party._confirm(roster(net))
-    assert said[-1] == "insist: Sum these rows with east, north, south all the same?"
+    assert said[-1] == "insist: Sum these rows with east, north, south anyway?"
     party, said = staying(net, "east")
     party._confirm(roster(net))
     assert party.confirmed and any("the part of west" in sentence for sentence in said)

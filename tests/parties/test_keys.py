@@ -28,7 +28,7 @@ def test_a_token_with_any_letter_changed_is_refused():
     text = TOKEN.text()
     for at in range(len(text)):
         wrong = "A" if text[at] != "A" else "B"
-        with pytest.raises(Mistake, match="not a whole invitation"):
+        with pytest.raises(Mistake, match="not a complete invitation"):
             keys.read_token(text[:at] + wrong + text[at + 1 :])
 
 

@@ -392,7 +392,7 @@ def test_a_host_that_is_killed_and_started_again_ends_with_the_same_result(tmp_p
             host.wait(timeout=300)
         machines.start_host()
         machines.all_ended()
-        assert "Going on with east, north, south" in machines.said("host")
+        assert "Continuing with east, north, south" in machines.said("host")
         assert "The host was started again" in machines.said("north")
         assert machines.result()["rounds"] == 4 and bits(machines.host / "results") == bits(machines.strict()[0])
 
@@ -476,9 +476,9 @@ def test_a_changed_key_stops_the_run_with_a_sentence_on_both_sides(tmp_path):
         machines.join("south")
         machines.join("north", "--pin", str(tmp_path / "pins.toml"))
         assert "the key of south has changed" in machines.ended("north", code=2)
-        assert "north does not confirm the roster" in machines.ended("host", code=2)
+        assert "north did not confirm the roster" in machines.ended("host", code=2)
         for name in ("east", "south"):
-            assert "north does not confirm the roster" in machines.ended(name, code=2)
+            assert "north did not confirm the roster" in machines.ended(name, code=2)
         assert machines.progress() == []
 
 
@@ -527,5 +527,5 @@ def test_the_demo_ends_by_itself(tmp_path):
     said = subprocess.run([*RUN, "demo", "--parties", "3", "--out", str(tmp_path / "demo")], capture_output=True, text=True,
                           timeout=SECONDS)  # fmt: skip
     assert said.returncode == 0, said.stdout + said.stderr
-    assert said.stdout.count("party-0") >= 3 and "Labels, one process a party" in said.stdout
+    assert said.stdout.count("party-0") >= 3 and "Labels, with one process per party" in said.stdout
     assert not [p for p in psutil.process_iter(["cmdline"]) if any(str(tmp_path) in w for w in p.info["cmdline"] or ())]

@@ -219,7 +219,7 @@ def test_without_a_font_of_the_system_letters_become_the_nearest(monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_a_mistake(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match=r"nothing can be written to .*file.* name another folder for the plots\.$"):
+    with pytest.raises(Mistake, match=r"file.* cannot be written to.* name another folder for the plots\.$"):
         files.save_all(drawn()[:1], tmp_path / "file" / "inside")
 
 
@@ -291,7 +291,7 @@ def test_a_picture_is_written_by_the_ending_of_its_name(tmp_path):
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(tmp_path / "a.png") as image:
         assert image.width > 700
-    with pytest.raises(Mistake, match=r"a.txt is not the name of a picture: take one that ends in .png, .svg or .pdf"):
+    with pytest.raises(Mistake, match=r"a.txt is not the name of a picture: use one that ends in .png, .svg or .pdf"):
         picture.draw(split, tmp_path / "a.txt")
     with pytest.raises(Mistake, match=r"there is no folder .*nowhere"):
         picture.draw(split, tmp_path / "nowhere" / "a.png")

@@ -357,7 +357,7 @@ def test_against_a_named_run(run):
         report.write(run, run.parent / "nowhere")
     (run.parent / "label").mkdir()
     (run.parent / "label" / "result.json").write_text(json.dumps(dict(SUMMARY, job="label")))
-    with pytest.raises(Mistake, match=r"label is no training run \(label\): leave --against out"):
+    with pytest.raises(Mistake, match=r"label is not a training run \(label\): leave --against out"):
         report.write(run.parent / "label", other)
 
 
@@ -487,10 +487,10 @@ def test_a_hosts_clean_job_shows_counts_if_it_was_told_any(tmp_path):
     seen = Page(clean_page.write(tmp_path, summary).read_text(encoding="utf-8"))
     assert "north, south have cleaned their labels, and only they know them." in seen.words and not seen.charts
     assert "it was sure (confidence 0.9 or more) of 8, and right about 75.0% of these." in seen.words
-    told = dict(north={"kept": 20, "mended": 3, "set aside": 1}, south={"kept": 10, "mended": 0, "set aside": 2})
+    told = dict(north={"kept": 20, "corrected": 3, "excluded": 1}, south={"kept": 10, "corrected": 0, "excluded": 2})
     seen = Page(clean_page.write(tmp_path, dict(summary, told=told, lost=["east"])).read_text(encoding="utf-8"))
     check_structure(seen)
-    assert "Of 36 rows 30 kept their label, 3 labels were mended and 3 rows were set aside." in seen.words
+    assert "Of 36 rows 30 kept their label, 3 labels were corrected and 3 rows were excluded." in seen.words
     assert seen.tables[""][0][1:] == [["north", "24", "20", "3", "1"], ["south", "12", "10", "0", "2"]]
     assert "Not cleaned: east." in seen.words
 
@@ -558,7 +558,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     for folder in (empty, tmp_path / "nowhere"):
-        with pytest.raises(Mistake, match=r"holds no run of Grapevine: name the folder .*\.$"):
+        with pytest.raises(Mistake, match=r"holds no run of Grapevine: give the folder .*\.$"):
             report.write(folder)
     (run / "report.html").unlink()
     (run / "history.jsonl").write_text("{nonsense\n")
@@ -567,7 +567,7 @@ def test_mistakes_are_sentences(run, tmp_path):
     (run / "history.jsonl").write_text('{"accuracy": 0.5}\n')
     with pytest.raises(Mistake, match=r"files that a run of Grapevine does not write \(KeyError: 'round'\)"):
         report.write(run)
-    for text, told in (("{", "is not readable as JSON"), ("[1]", "holds no settings or results but a list")):
+    for text, told in (("{", "is not valid JSON"), ("[1]", "should hold settings or results but holds a list")):
         (run / "result.json").write_text(text)
         with pytest.raises(Mistake, match=told):
             report.write(run)

@@ -90,5 +90,5 @@ def test_the_command_writes_and_says_what_is_missing(run, tmp_path, monkeypatch)
 def test_other_jobs_have_no_curves(tmp_path):
     (tmp_path / "result.json").write_text(json.dumps(dict(job="label")))
     for writer in (writers.write_tensorboard, writers.write_mlflow):
-        with pytest.raises(Mistake, match=r"is no training run \(label\) and has no curves"):
+        with pytest.raises(Mistake, match=r"is not a training run \(label\) and has no curves"):
             writer(tmp_path, tmp_path / "x")

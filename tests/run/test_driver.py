@@ -73,7 +73,7 @@ def test_the_model_of_a_method_outside_the_table_is_loaded_with_its_file(split, 
     run = gv.train(gv.methods.find(f"{own}:Own")(), split, rounds=1, out=tmp_path / "r")
     X = split.dataset.x_test
     assert gv.load(tmp_path / "r", method=f"{own}:Own").predict(X) == run.predict(X)
-    with pytest.raises(Mistake, match="'own' is not in the table"):
+    with pytest.raises(Mistake, match="'own' is not among Grapevine's methods"):
         gv.load(tmp_path / "r")
     with pytest.raises(Mistake, match="is 'fedprox', and the run was made with 'own'"):
         gv.load(tmp_path / "r", method="fedprox")

@@ -81,7 +81,7 @@ def test_other_methods_refuse_it(method):
 def test_what_cannot_be_covered_is_refused(tmp_path):
     with pytest.raises(Mistake, match="mixes rows"):
         gv.train("fedavg", dp=4.0, norm="bn", **{**FEW, "model": "mlp"})
-    with pytest.raises(Mistake, match="say --dp EPS too"):
+    with pytest.raises(Mistake, match="use --dp EPS too"):
         gv.train("fedavg", delta=1e-5, **FEW)
     with pytest.raises(Mistake, match="--runtime local"):
         gv.train("fedavg", dp=4.0, runtime="flower-sim", out=tmp_path / "a", **FEW)

@@ -96,7 +96,7 @@ STEPS = {
     "go_on": "sums that only the parties can open",
     "hear": "neighbours' labels",
     "choose": "number of neighbours chosen",
-    "decide": "rows kept, mended or set aside",
+    "decide": "rows kept, corrected or excluded",
 }
 
 

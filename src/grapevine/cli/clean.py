@@ -16,17 +16,21 @@ from grapevine.jobs.settings import CleanSettings
 
 @click.command()
 @click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
-@click.option("--server", required=True, metavar="FILE|FOLDER", help="The server's labelled rows, of the parties' form.")
+@click.option(
+    "--server", required=True, metavar="FILE|FOLDER", help="The server's labelled rows, in the same form as the parties'."
+)
 @flags(CleanSettings)
 @config_flag
-@click.option("--dry-run", is_flag=True, help="Only say what would travel, what it reveals, and how long it takes.")
+@click.option(
+    "--dry-run", is_flag=True, help="Send nothing: only show what would be sent, what it reveals and how long it takes."
+)
 @json_flag
 @new_flag
 def clean(parties: tuple[str, ...], server: str, dry_run: bool, as_json: bool, out: str | None, **settings: Any) -> None:
-    """Wrong labels mended, irrelevant rows set aside, at each party by a classifier from the server's rows (MP-SSFL).
+    """Correct wrong labels and exclude irrelevant rows at each party (MP-SSFL).
 
-    Each PARTY, and the server's set, is a CSV, Parquet or NPZ file, or a folder of images. The server may know fewer classes than
-    the parties. No row leaves a party.
+    The server trains a classifier on its own labelled rows, and each party applies it. Each PARTY and the server's set is a table
+    or a folder of images. The server may know fewer classes than the parties. No row leaves a party.
 
     \b
     grapevine clean north.csv south.csv --server experts.csv --label diagnosis --id patient --out cleaned

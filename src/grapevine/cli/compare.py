@@ -23,11 +23,11 @@ from grapevine.jobs.settings import CompareSettings
 @json_flag
 @out_flag
 def compare(methods: tuple[str, ...], resume: bool, as_json: bool, out: str, **settings: Any) -> None:
-    """Several methods on the same splits: a table with means over seeds, curves, costs, one page.
+    """Run several methods on the same splits and seeds, and write tables, curves and costs on one page.
 
-    A METHOD may have fields: xclp:hamming=plain,alpha=0.9. The bounds (alone, labelled rows only, all true labels) are added
-    where they apply. --workers is the number of runs side by side. Exits 1 if a run failed: the others are kept, and --resume
-    repeats those that failed.
+    A METHOD may set its fields: xclp:hamming=plain,alpha=0.9. Bounds (each client alone, labelled rows only, all true labels) are
+    added where they apply. --workers is the number of parallel runs. The command exits with 1 if a run failed; the other runs are
+    kept, and --resume repeats those that failed.
 
     \b
     grapevine compare xclp protofssl fedsem --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/compared
@@ -46,10 +46,10 @@ def compare(methods: tuple[str, ...], resume: bool, as_json: bool, out: str, **s
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...")
-@click.option("--out", default="leaderboard.html", metavar="FILE.html", help="The page.")
+@click.option("--out", default="leaderboard.html", metavar="FILE.html", help="The page to write.")
 @json_flag
 def leaderboard(folders: tuple[str, ...], out: str, as_json: bool) -> None:
-    """One page over several comparisons: who is best where, and on average.
+    """Summarise several comparisons on one page: which method is best in each, and on average.
 
     \b
     grapevine leaderboard runs/digits runs/fashion --out leaderboard.html

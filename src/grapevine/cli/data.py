@@ -15,7 +15,7 @@ from grapevine.jobs.settings import DataSettings
 @click.argument("name", required=False)
 @json_flag
 def methods(name: str | None, as_json: bool) -> None:
-    """What methods there are; with NAME, its fields and the paper's symbols.
+    """List the methods, or show the fields of one with the paper's symbols.
 
     \b
     grapevine methods
@@ -45,14 +45,14 @@ def about_method(method: Any) -> dict[str, Any]:
 
 @click.group()
 def data() -> None:
-    """Data sets: list them, look at a split, download one."""
+    """List data sets, show a split, or download a data set."""
 
 
 @data.command("list")
-@click.option("--data-dir", metavar="DIR", help="Where data files are.")
+@click.option("--data-dir", metavar="DIR", help="The folder of data files.")
 @json_flag
 def data_list(data_dir: str | None, as_json: bool) -> None:
-    """Data sets by name, and which of them are here.
+    """List the data sets, and which of them are on this machine.
 
     \b
     grapevine data list
@@ -68,10 +68,10 @@ def data_list(data_dir: str | None, as_json: bool) -> None:
 @data.command("show")
 @flags(DataSettings)
 @click.option("--seed", type=int, default=0, help="The split's seed.")
-@click.option("--picture", metavar="FILE", help="Draw the split: a .png or .svg.")
+@click.option("--picture", metavar="FILE", help="Draw the split to a .png or .svg file.")
 @json_flag
 def data_show(seed: int, picture: str | None, as_json: bool, **settings: Any) -> None:
-    """Who would hold what: the split as a table, and as a picture.
+    """Show what each client would hold, as a table and as a picture.
 
     \b
     grapevine data show --data digits --clients 10 --partition dirichlet:0.3 --labels clients:100 --picture split.png
@@ -107,4 +107,4 @@ def data_get(name: str, data_dir: str | None) -> None:
     with download_bar(name) as progress:
         paths = download.get(name, data_dir, progress)
     for path in paths:
-        click.echo(f"{path} is here.")
+        click.echo(f"{path} is ready.")

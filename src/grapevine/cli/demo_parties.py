@@ -29,7 +29,7 @@ RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
 def demo_parties(count: int, out: str | None) -> None:
     """Host and parties as processes of their own on this machine, with TLS and node authentication, to the end."""
     if not 2 <= count <= 10:
-        raise Mistake(f"--parties {count}: take 2 to 10.")
+        raise Mistake(f"--parties {count}: use 2 to 10.")
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     parties = digits_parties(count)
@@ -38,7 +38,9 @@ def demo_parties(count: int, out: str | None) -> None:
         write_csv(folder / f"{party.name}.csv", {"id": party.ids, "digit": party.labels, **columns})
     names = [party.name for party in parties]
     rows = sum(len(party.ids) for party in parties)
-    click.echo(f"{count} parties hold {rows} handwritten digits, a tenth labelled. Each is a process of its own.")
+    click.echo(
+        f"{count} parties hold {rows} handwritten digits, of which a tenth are labelled. Each party is a separate process."
+    )
     made = subprocess.run(
         [*RUN, "host", str(folder / "host"), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1",
          "--port", str(free_port()), "--schema", str(folder / f"{names[0]}.csv"), "--label", "digit", "--id", "id", "--bits",
@@ -46,7 +48,7 @@ def demo_parties(count: int, out: str | None) -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     if made.returncode:
-        raise Mistake(f"the demo's host could not be made: {made.stderr.strip()}")
+        raise Mistake(f"the demo's host could not be created: {made.stderr.strip()}")
     tokens = [line.strip() for line in made.stdout.splitlines() if line.startswith("grapevine-")]
     words = {"host": ["host", str(folder / "host")]}
     for name, token in zip(names, tokens):
@@ -79,7 +81,7 @@ def _follow(started: dict[str, subprocess.Popen], folder: Path) -> None:
         if None not in codes.values():
             return
         if time.monotonic() > until:
-            raise Mistake(f"the demo took longer than {DEMO_SECONDS} s: look into {folder}.")
+            raise Mistake(f"the demo took longer than {DEMO_SECONDS} s: see the log files in {folder}.")
         time.sleep(0.5)
 
 
@@ -91,5 +93,5 @@ def _show_demo(folder: Path, parties: list[Party]) -> None:
         sent = [json.loads(line)["bytes"] for line in (folder / party.name / "out" / "disclosure.jsonl").read_text().splitlines()]
         rows.append(dict(party=party.name, rows=len(labels), new=len(new), right=percent(sum(a == b for a, b in new) / len(new)),
                          sent=f"{sum(sent) / 1e6:.1f} MB"))  # fmt: skip
-    show_table("Labels, one process a party", rows)
-    click.echo(f"Everything is in {folder}: each party's labels.csv in its own folder, the host's books in host.")
+    show_table("Labels, with one process per party", rows)
+    click.echo(f"Everything is in {folder}: each party's labels.csv in its own folder, the host's files in host.")

@@ -61,8 +61,8 @@ def flags(settings: type[Settings]) -> Callable[[Callable], Callable]:
 
 out_flag = click.option("--out", required=True, metavar="DIR", help="A new folder for the results.")
 new_flag = click.option("--out", metavar="DIR", help="A new folder for the results.")
-json_flag = click.option("--json", "as_json", is_flag=True, help="For machines.")
-resume_flag = click.option("--resume", is_flag=True, help="Go on with DIR: only what is missing is run.")
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+resume_flag = click.option("--resume", is_flag=True, help="Continue in DIR; only what is missing is run.")
 
 
 def _from_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
@@ -84,11 +84,11 @@ def _from_config(ctx: click.Context, param: click.Parameter, path: str | None) -
 
 config_flag = click.option(
     "--config", metavar="FILE.toml", is_eager=True, expose_value=False, callback=_from_config,
-    help="Settings from a file, as the config.toml that every run leaves; flags come before it.",
+    help="Read settings from a file such as the config.toml that every run writes. Flags take precedence.",
 )  # fmt: skip
 
 
 def require_place(out: str | None, dry_run: bool) -> None:
     """Where a dry run needs no folder, click cannot say that one is required."""
     if not out and not dry_run:
-        raise Mistake("where should the results go? Say --out DIR, a new folder.")
+        raise Mistake("where should the results go? Name a new folder with --out DIR.")

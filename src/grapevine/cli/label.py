@@ -18,13 +18,15 @@ from grapevine.jobs.settings import LabelSettings
 @click.argument("parties", nargs=-1, required=True, metavar="PARTY...")
 @flags(LabelSettings)
 @config_flag
-@click.option("--dry-run", is_flag=True, help="Only say what would leave each party, what it reveals, and what it costs.")
+@click.option(
+    "--dry-run", is_flag=True, help="Send nothing: only show what would leave each party, what it reveals and what it costs."
+)
 @new_flag
 def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: Any) -> None:
-    """Labels and probabilities for every party's own rows, in one job; nobody's rows move.
+    """Label every party's unlabelled rows in one job, with probabilities. No row leaves its party.
 
-    Each PARTY is a CSV, Parquet or NPZ file, or with --embed a folder of images. Here all parties are on this machine, and the
-    cryptography is really run; between machines it is the same job: `grapevine host` and `grapevine join`.
+    Each PARTY is a table (CSV, Parquet, NPZ, Excel, …) or, with --embed, a folder of images. This command runs all parties on
+    this machine, with the real cryptography. To run the same job between machines, use `grapevine host` and `grapevine join`.
 
     \b
     grapevine label north.csv south.csv east.csv --label diagnosis --id patient --out labels
@@ -43,15 +45,15 @@ def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: 
     if settings["seed"] is not None:
         click.echo("Hyperplanes are reproducible, not secret.")
     if settings["secure"] == "plain":
-        click.echo("plain: no protection, the server sees every party's hash bits.")
+        click.echo("plain gives no protection: the server sees every party's hash bits.")
     show_labels(result, Path(str(out)))
 
 
 @click.command()
-@click.option("--out", metavar="DIR", help="Keep the results [a temporary folder].")
-@click.option("--parties", type=int, metavar="N", help="A host and N parties as processes of their own, over TLS.")
+@click.option("--out", metavar="DIR", help="Where to keep the results [a temporary folder].")
+@click.option("--parties", type=int, metavar="N", help="Start a host and N parties as separate processes that talk over TLS.")
 def demo(out: str | None, parties: int | None) -> None:
-    """Ten parties label their handwritten digits together, with lattice encryption, in under a minute.
+    """Show ten parties label handwritten digits together, with lattice encryption, in about a minute.
 
     \b
     grapevine demo
@@ -71,7 +73,9 @@ def demo(out: str | None, parties: int | None) -> None:
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
     read = digits_parties(10)
     rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
-    click.echo(f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. Nobody shows anybody a row.")
+    click.echo(
+        f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. No party shows its rows to anybody."
+    )
     with stopped("nothing was written"), StepBar("label") as bar:
         result = gv.label([(p.x, p.labels) for p in read], names=[p.name for p in read], truth=[p.truth for p in read],
                           out=folder, progress=bar, command=command_line())  # fmt: skip

@@ -42,7 +42,7 @@ class Commands(click.Group):
 
             if debug or not isinstance(error, StepError):
                 raise
-            click.echo(f"grapevine: {error} (--debug shows where)", err=True)
+            click.echo(f"grapevine: {error} (use --debug to see where)", err=True)
             sys.exit(2)
 
 
@@ -64,12 +64,12 @@ def show_reading() -> None:
 @click.version_option(__version__, prog_name="grapevine")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Federated learning when labels are scarce: label, train, clean, compare.
+    """Federated learning when labels are scarce: label, train, clean and compare.
 
     \b
-    Start here:   grapevine demo
-    A method:     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/first
-    What there is: grapevine methods, grapevine data list
+    Start here:      grapevine demo
+    Train a method:  grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/first
+    List what exists: grapevine methods, grapevine data list
     """
     show_reading()
 

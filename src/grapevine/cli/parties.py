@@ -45,15 +45,17 @@ def host_flags(command: Callable) -> Callable:
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--invite", "invited", multiple=True, metavar="NAME", help="Print a party's single-use invitation, and do no more.")
-@click.option("--again", is_flag=True, help="With --invite: forget the keys that the party has lost.")
+@click.option(
+    "--invite", "invited", multiple=True, metavar="NAME", help="Print a single-use invitation for this party, and stop."
+)
+@click.option("--again", is_flag=True, help="With --invite: forget the party's old keys, if it lost them.")
 @click.option("--job", type=click.Choice(list(JOBS)), default="label", help="What to do.")
 @host_flags
 @click.pass_context
 def host(context: click.Context, folder: str, invited: tuple[str, ...], again: bool, **said: Any) -> None:
-    """Host a federation in DIR: open a port, wait for the parties, run the job, write results/, stop.
+    """Host a federation in DIR: open a port, wait for the parties, run the job, write the results and stop.
 
-    With settings, DIR is made first; without, an existing one is run, or continued where it was interrupted.
+    With settings, the command creates DIR first. Without settings, it runs the federation in DIR or continues an interrupted job.
 
     \b
     grapevine host trial --parties north,south,east --address host.example.org --schema example.csv --label diagnosis
@@ -69,18 +71,18 @@ def host(context: click.Context, folder: str, invited: tuple[str, ...], again: b
     given = {name: value for name, value in said.items() if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
     if given:
         made = make_federation(*propose(where, *settings_of(given)))
-        click.echo(f"Made {where / 'federation.toml'} (settings {made.agreed.hash[:12]}).")
+        click.echo(f"Created {where / 'federation.toml'} (settings {made.agreed.hash[:12]}).")
         if made.agreed.seed is not None:
             click.echo("Hyperplanes are reproducible, not secret.")
     elif not (where / "federation.toml").exists():
-        raise Mistake(f"{folder} holds no federation: say --parties, --address and --features or --schema to make one.")
+        raise Mistake(f"{folder} holds no federation: create one with --parties, --address and --features or --schema.")
     else:
         made = load_host(where)
     make_certificates(where, made.agreed.name, [made.address])
     if invited:
         for name in invited:
             token = Registry(where).invite(name, again)
-            click.echo(f"For {name} alone, once; into a file of its own, north.token say:".replace("north", name))
+            click.echo(f"For {name} only, to be used once. Save it to a file such as north.token:".replace("north", name))
             click.echo(f"{token.text()}\ngrapevine join --token-file {name}.token --data FILE --label COL --id COL")
         return
     run_host(where)
@@ -91,7 +93,7 @@ def settings_of(given: dict[str, Any]) -> tuple[HostSettings, Settings]:
     job = given.pop("job", "label")
     own, of_job = {f.name for f in fields(HostSettings)}, {f.name for f in agreed_fields(job)}
     for name in given.keys() - own - of_job:
-        raise Mistake(f"--{name.replace('_', '-')} is not for --job {job}: leave it out.")
+        raise Mistake(f"--{name.replace('_', '-')} does not apply to --job {job}: leave it out.")
     parts = ({name: given[name] for name in given if name in names} for names in (own, of_job))
     return HostSettings.from_dict(next(parts)), JOBS[job].from_dict(next(parts))
 
@@ -109,18 +111,22 @@ def run_host(folder: Path) -> None:
             sys.exit(130)
     if result["job"] == "train":
         measured = result["accuracy"] is not None
-        told = percent(result["accuracy"]) if measured else "not known, no party held out labelled rows"
+        told = percent(result["accuracy"]) if measured else "unknown, because no party held out labelled rows"
         click.echo(f"Accuracy on the parties' held-out labels, after round {result['best_round']} of {result['rounds']}: {told}.")
     elif result["job"] == "label":
         expected = result["expected"]
-        told = f"{percent(expected['accuracy'])} (of {expected['n']} hidden labels)" if expected else "not known, too few labels"
+        told = (
+            f"{percent(expected['accuracy'])} (of {expected['n']} hidden labels)"
+            if expected
+            else "unknown, because there are too few labels"
+        )
         click.echo(f"{len(result['labelled'])} parties have labels. Expected accuracy: {told}.")
     else:
         expected = result["expected"]
         click.echo(f"{len(result['cleaned'])} parties have cleaned labels. The classifier was right on {expected['right']} of "
                    f"{expected['n']} rows that the host held out.")  # fmt: skip
     if result.get("lost"):
-        click.echo(f"Lost on the way: {', '.join(result['lost'])}.")
+        click.echo(f"Dropped during the job: {', '.join(result['lost'])}.")
     click.echo(f"Results are in {folder / 'results'} (open {report.write(folder / 'results')}).")
 
 
@@ -183,8 +189,8 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
 def invitation(argument: str | None, file: str | None) -> str | None:
     """The invitation from a file, from stdin (-) or from the environment. Arguments can be read by everybody on the machine."""
     if argument:
-        raise Mistake("an invitation among the arguments can be read by everybody on this machine: say --token-file FILE, or - "
-                      "for stdin, or put it into $GRAPEVINE_TOKEN.")  # fmt: skip
+        raise Mistake("everybody on this machine can read an invitation among the arguments: use --token-file FILE, or - "
+                      "for stdin, or put it in $GRAPEVINE_TOKEN.")  # fmt: skip
     if file == "-":
         return sys.stdin.readline()
     if file is None:
@@ -202,12 +208,14 @@ token_flag = click.option("--token-file", "file", metavar="FILE", help="The invi
 @click.argument("token", required=False, metavar="")
 @token_flag
 @flags(JoinSettings)
-@click.option("--yes", is_flag=True, help="Agree to what will leave the machine, and to the others' fingerprints, unseen.")
+@click.option(
+    "--yes", is_flag=True, help="Accept what will leave this machine, and the others' fingerprints, without being asked."
+)
 def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> None:
-    """Join a federation with the invitation that its host gave you, work to the end of the job, and write the results.
+    """Join a federation with the host's invitation, take part until the job ends, and write the results.
 
-    Private keys and rows stay here. What will leave is shown first, and you are asked. Without an invitation, --home
-    continues where the job was interrupted.
+    Private keys and rows stay on this machine. The command shows what will leave it and asks for your consent. Without an
+    invitation, --home continues an interrupted job.
 
     \b
     grapevine join --token-file north.token --data patients.parquet --label diagnosis --id patient
@@ -220,12 +228,12 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
         if yes:
             return True
         if not sys.stdin.isatty():
-            raise Mistake(f"nobody is here to answer '{question}': say --yes to agree beforehand.")
+            raise Mistake(f"nobody is here to answer '{question}': use --yes to agree in advance.")
         return click.confirm(question)
 
     def insist(question: str) -> bool:
         if not sys.stdin.isatty():
-            raise Mistake(f"nobody is here to answer '{question}', which --yes does not: run this in a terminal.")
+            raise Mistake(f"nobody is here to answer '{question}', and --yes does not cover it: run this in a terminal.")
         return click.confirm(question)
 
     last = [""]
@@ -241,7 +249,7 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
             invitation(token, file), JoinSettings.from_dict(settings), Talk(click.echo, ask, insist, show_agreement, line)
         )
     except KeyboardInterrupt:
-        click.echo("\nStopped, and rows and memory of the job are deleted. Continue with: grapevine join --home DIR --data FILE "
+        click.echo("\nStopped. The job's rows and memory were deleted. Continue with: grapevine join --home DIR --data FILE "
                    "--label COL, with the same folder and rows.", err=True)  # fmt: skip
         sys.exit(130)
     click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
@@ -256,30 +264,33 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
     from grapevine.parties.rows import client_data
 
     known, others = sum(label is not None for label in rows.labels), [name for name in agreed.parties if name != rows.name]
-    click.echo(f"Federation {agreed.name}: job {agreed.job}, with {', '.join(others)}; at least {agreed.quorum} must stay.")
+    click.echo(
+        f"Federation {agreed.name}: job {agreed.job}, with {', '.join(others)}; at least {agreed.quorum} parties must stay."
+    )
     click.echo(f"Your data: {len(rows.ids)} rows of {'×'.join(map(str, agreed.shape))} numbers, {known} labelled.")
     if agreed.server:
-        click.echo(f"The host has labelled rows of its own, of {len(agreed.classes)} classes.")
+        click.echo(f"The host has its own labelled rows, of {len(agreed.classes)} classes.")
     if agreed.seed is not None:
         click.echo("Note: this run is reproducible, so its hyperplanes are not secret.")
     method = agreed.made
     if isinstance(method, (Label, Chorus)):
         # The others' sizes are not known here: as if they were of this party's.
         made = plan([rows, *(replace(rows, name=name) for name in others)], method)
-        note = "bytes and minutes are as if the other parties had as many rows as you."
+        note = "bytes and minutes assume that the other parties have as many rows as you."
         show_plan(dict(made, parties={rows.name: made["parties"][rows.name]}, warnings=[note]))
         return
     lines = [dict(step=step, field=name, reveals=method.reveals(step, name))
              for step, bound in sorted(method.steps().items()) for name in getattr(bound, "reveals", ())]  # fmt: skip
     show_table(f"What will leave {rows.name}: the replies to {method.name}'s steps", lines)
-    click.echo("The host sees each party's replies one by one: they are encrypted on the way, not from the host.")
+    click.echo("Replies are encrypted on the way, but the host can read each party's replies.")
     if agreed.job == "train":
         data = client_data(rows, agreed)
         held = len(data.test) + len(data.validation or ())
-        click.echo(f"{len(data.labelled)} labelled rows train, {held} are held out for measuring, {len(data.unlabelled)} train "
+        click.echo(f"{len(data.labelled)} labelled rows are used for training, {held} are held out for measuring, "
+                   f"{len(data.unlabelled)} are used "
                    "without a label.")  # fmt: skip
         if held < 2:
-            click.echo("Too few of your rows are labelled to measure the model on them: they will not count in its accuracy.")
+            click.echo("You have too few labelled rows to measure the model on, so your rows will not count in its accuracy.")
 
 
 # ---------------------------------------------------------------- forget
@@ -291,7 +302,7 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
 def forget(folder: str, as_json: bool) -> None:
     """Delete the keys, seeds, rows, memory and logs that a job left in a party's FOLDER, and list what remains.
 
-    Results, what was agreed, and the list of what left the machine stay. So does the ledger, which is elsewhere.
+    It keeps the results, the agreed settings, the list of what left the machine, and the ledger (which is in another folder).
 
     \b
     grapevine forget ~/.grapevine/trial/north
@@ -305,7 +316,7 @@ def forget(folder: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(left, indent=1))
     else:
-        show_table(f"What remains in {folder}; no secret of the job is in it", left)
+        show_table(f"What remains in {folder}, without any secret of the job", left)
 
 
 # ---------------------------------------------------------------- doctor
@@ -317,7 +328,7 @@ def forget(folder: str, as_json: bool) -> None:
 @flags(Source)
 @json_flag
 def doctor(token: str | None, file: str | None, as_json: bool, **source: Any) -> None:
-    """Can this machine take part? A line for each thing that matters, with the way out. Exits 2 if something is wrong.
+    """Check whether this machine can take part. Each problem comes with its solution; the exit code is 2 if there is one.
 
     \b
     grapevine doctor
@@ -335,5 +346,5 @@ def doctor(token: str | None, file: str | None, as_json: bool, **source: Any) ->
     if as_json:
         click.echo(json.dumps(told, indent=1))
     if wrong:
-        click.echo(f"{wrong} thing{'s' if wrong > 1 else ''} to put right.", err=True)
+        click.echo(f"{wrong} thing{'s' if wrong > 1 else ''} to fix.", err=True)
         sys.exit(2)

@@ -13,7 +13,7 @@ SHOWN = 10  # parties in full; of more, a table
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--delta", type=float, metavar="DELTA", help="At which ε is counted [that of the run, or 1e-6].")
+@click.option("--delta", type=float, metavar="DELTA", help="The δ at which ε is counted [that of the run, or 1e-6].")
 @json_flag
 def privacy(folder: str, delta: float | None, as_json: bool) -> None:
     """What was released from rows so far, its (ε, δ), and what no ε covers: for the folder of a run, a job or a party.

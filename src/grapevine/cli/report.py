@@ -13,7 +13,9 @@ from grapevine.cli.flags import json_flag
 
 @click.command()
 @click.argument("folder", metavar="DIR")
-@click.option("--against", metavar="DIR", help="A run on the same split: who gains, who loses [a run of alone beside DIR].")
+@click.option(
+    "--against", metavar="DIR", help="A run on the same split, to show who gains and who loses [a run of `alone` next to DIR]."
+)
 @click.option("--plots", metavar="DIR", help="Also write every plot as PNG and SVG.")
 @click.option("--tensorboard", metavar="DIR", help="Also write the curves for TensorBoard (extra tensorboard).")
 @click.option("--mlflow", metavar="DIR", help="Also write the run into mlflow.db in this folder (extra mlflow).")
@@ -21,7 +23,7 @@ from grapevine.cli.flags import json_flag
 def report(
     folder: str, against: str | None, plots: str | None, tensorboard: str | None, mlflow: str | None, as_json: bool
 ) -> None:
-    """Make report.html anew, of a finished or running run, a label or clean job, or a comparison.
+    """Write report.html again for a run, a label or clean job, or a comparison, finished or still running.
 
     \b
     grapevine report runs/fedavg
@@ -30,7 +32,7 @@ def report(
     from grapevine.report import make, writers
     from grapevine.report.charts.files import save_all
 
-    # What is missing is said before the seconds that a page may take.
+    # Missing packages are reported before the page is made, which may take seconds.
     writing = {name: place for name, place in (("tensorboard", tensorboard), ("mlflow", mlflow)) if place}
     ready = {name: writers.find(name) for name in writing}
     page = make(folder, against, full=True)

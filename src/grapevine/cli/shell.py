@@ -39,5 +39,5 @@ def goes_on(resume: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nStopped. Go on with: {again(resume)}", err=True)
+        click.echo(f"\nStopped. Continue with: {again(resume)}", err=True)
         sys.exit(130)

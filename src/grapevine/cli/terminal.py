@@ -203,7 +203,7 @@ def show_cleaned(result: Any, folder: Path) -> None:
                 for name, m in result.measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)]  # fmt: skip
         show_grid("Measured against the truth", ["what", "found", "right", "there were", "precision", "recall"], rows)
         before, after = (percent(result.measured[name]["precision"]) for name in (BEFORE, AFTER))
-        say(f"Labels that are the true class: {before} of those given, {after} of those on rows not set aside.")
+        say(f"Labels that are the true class: {before} of those given, {after} of those on rows not excluded.")
     e = result.expected
     if e["n"]:
         right = f", and right about {percent(e['sure_right'] / e['sure'])} of these" if e["sure"] else ""

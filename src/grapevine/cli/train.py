@@ -20,7 +20,7 @@ from grapevine.jobs.settings import PredictSettings, TrainSettings
 @resume_flag
 @out_flag
 def train(method: str, resume: bool, out: str, **settings: Any) -> None:
-    """One model from everybody's labelled and unlabelled rows.
+    """Train one model on everybody's labelled and unlabelled rows.
 
     \b
     grapevine train fedavg --data digits --clients 10 --labels clients:100 --rounds 20 --out runs/fedavg
@@ -45,9 +45,9 @@ def train(method: str, resume: bool, out: str, **settings: Any) -> None:
 @click.argument("run", metavar="RUN")
 @click.argument("file")
 @flags(PredictSettings)
-@click.option("--out", default="labels.csv", metavar="FILE", help="Where the labels go.")
+@click.option("--out", default="labels.csv", metavar="FILE", help="The file to write.")
 def predict(run: str, file: str, out: str, **settings: Any) -> None:
-    """Labels for new rows (a table, an .npz, a folder of images) from a trained model.
+    """Label new rows (a table or a folder of images) with a trained model, or with the models of a label job.
 
     \b
     grapevine predict runs/fedavg new_rows.npz --out labels.csv

@@ -131,7 +131,7 @@ class Ledger:
             shrunk = line["job"] == job and set(names) < before
             if line["job"] not in seen and before != set(names) and not shrunk:
                 return (
-                    f"these rows were summed with {_list(before)} on {line['time'][:10]}, and now a sum with {_list(names)} is "
+                    f"these rows were summed with {_list(before)} on {line['time'][:10]}, but now a sum with {_list(names)} is "
                     f"asked for: the difference would show the part of {_list(before ^ set(names))}; only a person here can "
                     "allow it."
                 )
@@ -179,7 +179,7 @@ class Ledger:
                 good = False
             if not good:
                 number = len(self._lines) + 1
-                raise Mistake(f"line {number} of {self.path} was changed: put the file back as it was, or ask who did it.")
+                raise Mistake(f"line {number} of {self.path} was changed: restore the file, or find out who changed it.")
             self._take(line)
         self._size += len(whole)
         if len(data) > len(whole):

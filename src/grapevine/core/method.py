@@ -205,5 +205,5 @@ def _read(method: type[Method], f: Field, text: str) -> Any:
     if not isinstance(f.default, SubProtocol):
         return read(f, text, method.name)
     if "named" not in f.metadata:
-        raise Mistake(f"{method.name}: {f.name} cannot be exchanged for '{text}'.")
+        raise Mistake(f"{method.name}: {f.name} cannot be set to '{text}'.")
     return f.metadata["named"](text)

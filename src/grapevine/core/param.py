@@ -94,7 +94,7 @@ def _wrong(f: Field, value: Any) -> str:
     if value is None or "least" not in limits or value in limits.get("words", ()):
         return ""
     if limits["choices"]:
-        return "" if value in limits["choices"] else f"is not known: take {values(f)}"
+        return "" if value in limits["choices"] else f"is not a known value: use {values(f)}"
     if not _is_number(value):
         return ""
     good = math.isfinite(value) and all(
@@ -104,7 +104,7 @@ def _wrong(f: Field, value: Any) -> str:
             ("above", value > (limits["above"] or 0)), ("below", value < (limits["below"] or 0)),
         )
     )  # fmt: skip
-    return "" if good else f"cannot work: take {values(f)}"
+    return "" if good else f"is out of range: use {values(f)}"
 
 
 def _is_number(value: Any) -> bool:

@@ -122,7 +122,9 @@ class Server:
         replies = self._good(name, inbox)
         missing = [i for i in ids if i not in replies]
         if everybody and missing:
-            raise Mistake(f"step {name} needs everybody, and no answer came from {_list(missing)} in round {self.now}.")
+            raise Mistake(
+                f"step {name} needs a reply from every client, but none came from {_list(missing)} in round {self.now}."
+            )
         self._require_quorum(name, missing, replies)
         return replies
 
@@ -131,7 +133,7 @@ class Server:
         for i, wrong in sorted(inbox.bad.items()):
             self.leave_out(i, f"step {name}", wrong)
         if inbox.bad and not inbox.replies:
-            raise Mistake(f"no reply to step {name} of round {self.now} can be used; client {i}'s: {wrong}.")
+            raise Mistake(f"no reply to step {name} in round {self.now} was usable; client {i}: {wrong}.")
         return inbox.replies.in_order()
 
     def leave_out(self, id: Id, what: str, why: str) -> None:

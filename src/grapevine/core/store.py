@@ -69,7 +69,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Mistake(f"{path} cannot be a folder ({(error.strerror or str(error)).lower()}): take another --out.") from None
+        raise Mistake(f"{path} cannot be a folder ({(error.strerror or str(error)).lower()}): choose another --out.") from None
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:

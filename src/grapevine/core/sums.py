@@ -36,7 +36,7 @@ class Exact:
         largest = values.abs().max().item() if values.numel() else 0.0
         highest = max(0, math.frexp(largest)[1] // LIMB)
         if highest > HIGHEST:
-            raise Mistake(f"a client's value of {largest:g} is too large to be averaged: training diverged, try a smaller lr.")
+            raise Mistake(f"a client's value of {largest:g} is too large to average: training diverged, so try a smaller lr.")
         rest = values
         for j in range(highest, LOWEST - 1, -1):
             limb = rest * 2.0 ** (-LIMB * j)  # powers of two: exact
@@ -78,7 +78,7 @@ class Field:
         """What the sums are of, and what the clients began with: moves are from there, or from 0 where nothing was sent."""
         layout = [(name, list(shape), kind) for name, shape, kind in layout]
         if self.layout and self.layout != layout:
-            raise Mistake("a client sent weights of another shape than the others: do all run the same model?")
+            raise Mistake("one client's weights have a different shape from the others': check that all run the same model.")
         self.layout = layout
         self._start = {name: start[name] for name, _, _ in layout if name in start} if isinstance(start, dict) else {}
 

@@ -124,7 +124,7 @@ def require(events: Sequence[Event], budget: float, delta: float, whose: str) ->
     for unit, (cost, _) in spent(events, delta).items():
         if cost > budget * (1 + 1e-9):
             raise Mistake(
-                f"{whose} would spend ε = {cost:.3g} per {unit} at δ = {delta:g}, and its budget is ε = {budget:g}: take fewer "
+                f"{whose} would spend ε = {cost:.3g} per {unit} at δ = {delta:g}, but its budget is ε = {budget:g}: use fewer "
                 "rounds, more noise or a larger budget."
             )
 
@@ -153,7 +153,7 @@ def _library() -> Any:
     try:
         import dp_accounting
     except ImportError:
-        raise Mistake("differential privacy needs the extra `dp`: in a checkout, python -m pip install '.[dp]'.") from None
+        raise Mistake("differential privacy needs the `dp` extra: pip install 'grapevine-fl[dp]'.") from None
     return dp_accounting
 
 
@@ -183,7 +183,7 @@ def _calibrate(budget: float, delta: float, events: tuple[Gaussian, ...]) -> flo
     while over(high) > 0:
         low, high = high, high + math.log(2)
         if high > 40:
-            raise Mistake(f"no noise is enough for ε = {budget:g} at δ = {delta:g}: take a larger budget or fewer releases.")
+            raise Mistake(f"no amount of noise gives ε = {budget:g} at δ = {delta:g}: use a larger budget or fewer releases.")
     root = brentq(over, low, high, xtol=2e-4)
     while over(root) > 0:
         root += 2e-4
@@ -211,7 +211,7 @@ def slack(sigma: float, values: int, count: int = 1, honest: int = 1) -> float:
     """
     s = math.ldexp(sigma, FRACTION_BITS)
     if s < 16:
-        raise Mistake(f"noise of {s:.2g} steps is too narrow for the accountant: it needs 16 at least.")
+        raise Mistake(f"noise of {s:.2g} steps is too narrow for the accountant: it needs at least 16.")
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * s**2 * k / (k + 1)) for k in range(1, honest))
     return math.sqrt(values * count) / (12 * honest * s**2) + values * count * tau
 
@@ -224,9 +224,9 @@ def require_cell(parties: int, rows: int, what: str, least_parties: int = LEAST_
     if parties < least_parties:
         over = "1 party" if parties == 1 else f"{parties} parties"
         raise Mistake(
-            f"{what} would be summed over {over}, and a sum is opened only over {least_parties} or more: wait for them."
+            f"{what} would be summed over {over}, but a sum is opened only over {least_parties} or more: wait for them."
         )
     if rows < LEAST_ROWS:
         raise Mistake(
-            f"{what} would be summed over {rows} rows, and a sum is opened only over {LEAST_ROWS} or more: leave it out."
+            f"{what} would be summed over {rows} rows, but a sum is opened only over {LEAST_ROWS} or more: leave it out."
         )

@@ -58,7 +58,7 @@ class Encrypted(SecureHamming):
         """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
         own, plain = secure.kept_bits(client)
         if own["computed"]:
-            raise Mistake(f"{client.name} has computed its distances in round {own['round']}: start a new session")
+            raise Mistake(f"{client.name} has already computed its distances in round {own['round']}: start a new session")
         client.memory["bits"] = dict(own, computed=True)
         messages = {j: secure.unpack(client, j, "ciphertext", sent, round=own["round"]) for j, sent in ciphers.items()}
         answers, shares = self.compute(messages, plain, _occasion(client, own["round"]))
@@ -178,5 +178,5 @@ def _occasion(client: Client, round: int) -> bytes:
 
 def _shaped(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     if block.shape != shape:
-        raise Mistake(f"a block of {block.shape} distances came where {shape} were due: start a new session")
+        raise Mistake(f"a block of {block.shape} distances arrived where {shape} were expected: start a new session")
     return block

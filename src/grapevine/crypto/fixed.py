@@ -43,7 +43,7 @@ def _require_within(values: np.ndarray, most: float, what: str) -> None:
     fits = np.abs(values) <= most
     if not fits.all():
         worst = values[~fits].flat[0]
-        raise Mistake(f"{what} hold {worst:g}, and a secure sum takes finite numbers up to {most:g}: scale them down")
+        raise Mistake(f"{what} hold {worst:g}, but a secure sum takes finite numbers up to {most:g}: scale them down")
 
 
 def decode(ring: np.ndarray) -> np.ndarray:
@@ -56,7 +56,9 @@ def decode(ring: np.ndarray) -> np.ndarray:
 def require_headroom(most: float, what: str) -> None:
     """Refuse before sending: `most` bounds the absolute value of every entry of the sum over all parties."""
     if not most <= MOST:
-        raise Mistake(f"{what} could come to {most:g}, and a secure sum holds up to {MOST:.0f}: scale down or form groups")
+        raise Mistake(
+            f"{what} could come to {most:g}, but a secure sum holds up to {MOST:.0f}: scale the values down or form groups"
+        )
 
 
 def label_headroom(labels: int, alpha: float) -> None:

@@ -101,5 +101,5 @@ PROTOCOLS: dict[str, type[SecureHamming]] = {p.name: p for p in (Mlwe, Psm, Pail
 def protocol(name: str) -> SecureHamming:
     """A protocol by its name."""
     if name not in PROTOCOLS:
-        raise Mistake(f"there is no protocol '{name}': take {', '.join(PROTOCOLS)}.")
+        raise Mistake(f"there is no protocol '{name}': use {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[name]()

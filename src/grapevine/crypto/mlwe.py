@@ -337,7 +337,7 @@ def combine(params: Params, share_j: dict, share_k: dict) -> np.ndarray:
     """The server: Hamming distances (n_j, n_k), uint16, out of T from client j and R from client k."""
     T, R = open_share(params, share_j), open_share(params, share_k)
     if T.shape != R.shape:
-        raise Mistake(f"shares of {T.shape} and {R.shape} distances do not belong together: start the exchange again.")
+        raise Mistake(f"the shares hold {T.shape} and {R.shape} distances, which do not match: start the exchange again.")
     T -= R  # wraps mod 2^32, and t divides that
     h = ((T + np.uint32(1 << (GUARD - 1))) >> np.uint32(GUARD) & np.uint32(params.t - 1)).astype(np.uint16)
     if h.max() > params.bits:
@@ -411,7 +411,7 @@ def _check_message(params: Params, message: dict[str, Any]) -> int:
     """The number of client j's points, once every part has the right form."""
     seed, bodies = message.get("seed"), message.get("bodies")
     if not isinstance(seed, bytes) or len(seed) != SECRET_BYTES:
-        raise Mistake(f"the encrypted bits carry no seed of {SECRET_BYTES} bytes: ask the sender to start the exchange again.")
+        raise Mistake(f"the encrypted bits lack a seed of {SECRET_BYTES} bytes: ask the sender to start the exchange again.")
     points = bodies.shape[1] if isinstance(bodies, np.ndarray) and bodies.ndim == 3 else 0
     array(bodies, (params.bits, max(points, 1), 2 * LIMB_BYTES), "the encrypted bits")
     array(message.get("key"), (params.blocks(points), params.rank, params.ring, 2 * LIMB_BYTES), "the public key")

@@ -118,7 +118,7 @@ def unbiased(onehot: np.ndarray, epsilon: float) -> np.ndarray:
 
 def _check_response(classes: int, epsilon: float) -> None:
     if classes < 2:
-        raise Mistake(f"labels of {classes} class cannot be randomised: there must be two classes at least.")
+        raise Mistake(f"labels of {classes} class cannot be randomised: at least two classes are needed.")
     if not 0 < epsilon <= 40:
         raise Mistake(f"dp-labels is {epsilon:g}, which must be above 0 and at most 40, as in 3.")
 

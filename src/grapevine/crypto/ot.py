@@ -181,13 +181,15 @@ class Plan:
     def due(self, chunk: Any, expected: int) -> int:
         """The chunk's number, if its turn has come."""
         if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk != expected or chunk >= self.chunks:
-            raise Mistake(f"chunk {chunk!r} where chunk {expected} of {self.chunks} is due: run again, chunk after chunk")
+            raise Mistake(
+                f"chunk {chunk!r} arrived but chunk {expected} of {self.chunks} is due: run again, one chunk after another"
+            )
         return chunk
 
     def share(self, sums: np.ndarray, done: int, less: np.ndarray | int = 0) -> dict[str, np.ndarray]:
         """A side's share for the server, modulo t, once all chunks are done."""
         if done != self.chunks:
-            raise Mistake(f"a share is asked for after {done} of {self.chunks} chunks: transfer the rest first")
+            raise Mistake(f"a share was requested after {done} of {self.chunks} chunks: transfer the rest first")
         values = _kernels().unslice(sums, self.rows) - less
         return {"share": (values & ((1 << self.width) - 1)).astype(self.share_type)}
 
@@ -309,5 +311,5 @@ def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points:
     modulus = 1 << plan.width
     out = (k - j) % modulus
     if max(j.max(), k.max()) >= modulus or out.max() > L:
-        raise Mistake(f"the shares give no distances among {L} bits: the two clients' messages do not belong together, run again")
+        raise Mistake(f"the shares give no distances among {L} bits: the two clients' messages do not match, so run again")
     return np.ascontiguousarray(out.T.astype(np.int32))

@@ -60,7 +60,7 @@ EXPONENT_BITS = 384  # of the randomness of a column
 CHALLENGES = 8  # N-th roots that prove a key
 LEAST_FACTOR = 1 << 16  # of N: a false proof passes with a chance of its inverse to the power of CHALLENGES
 POOL, POOL_BITS = 112, 32  # random residues to make more of, and the length of their exponents
-APART = "the two clients' messages do not belong together, run again"
+APART = "the two clients' messages do not match, so run again"
 
 
 def _gmpy2() -> Any:
@@ -68,7 +68,7 @@ def _gmpy2() -> Any:
         return import_module("gmpy2")
     except ImportError:
         way = 'pip install "grapevine-fl[paillier]"'
-        raise Mistake(f"the paillier protocol needs gmpy2, which is not installed: run {way} or choose another") from None
+        raise Mistake(f"paillier needs gmpy2, which is not installed: run {way}, or choose another protocol") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- encoding
@@ -95,7 +95,7 @@ class Packing:
     @property
     def packs(self) -> int:
         if self.slots == 0:
-            raise Mistake(f"a key of {self.key_bits} bits has no room for distances up to {self.L}: take a longer key")
+            raise Mistake(f"a key of {self.key_bits} bits has no room for distances up to {self.L}: use a longer key")
         return -(-self.rows // self.slots)
 
     def used(self, pack: int) -> int:
@@ -189,7 +189,7 @@ class PublicKey:
         """A key that somebody sent: long enough, odd, without small factors, and x ↦ x^N a permutation."""
         gmpy2 = _gmpy2()
         if not toy and self.bits not in KEY_BITS:
-            raise Mistake(f"a Paillier key of {self.bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
+            raise Mistake(f"a Paillier key of {self.bits} bits is not allowed: use {' or '.join(map(str, KEY_BITS))}")
         if self.n < 15 or self.n % 2 == 0 or not toy and gmpy2.gcd(self.n, gmpy2.primorial(LEAST_FACTOR)) != 1:
             raise Mistake("a Paillier modulus has no factor below 2^16: the sender's key is broken, make a new one")
         sent = from_array(roots, (CHALLENGES,), self.size, "the roots that prove client j's key")
@@ -205,12 +205,12 @@ class PublicKey:
     def check_ciphertexts(self, numbers: Sequence[int], what: str) -> Sequence[int]:
         """0 < c < N² and no factor in common with N, for all of them."""
         if any(not 0 < c < self.n2 for c in numbers):
-            raise Mistake(f"{what}: a number outside 1..N²-1 is no ciphertext, the sender's message is broken")
+            raise Mistake(f"{what}: a number outside 1..N²-1 is not a ciphertext: the sender's message is broken")
         product = 1
         for c in numbers:
             product = product * c % self.n
         if _gmpy2().gcd(product, self.n) != 1:
-            raise Mistake(f"{what}: a number that shares a factor with N is no ciphertext, the sender's message is broken")
+            raise Mistake(f"{what}: a number that shares a factor with N is not a ciphertext: the sender's message is broken")
         return numbers
 
 
@@ -312,7 +312,7 @@ class Residues:
 def make_key(bits: int = 3072, toy: bool = False) -> SecretKey:
     """Two random primes of half the length, both 3 modulo 4, and the N-th power of a random square."""
     if bits not in KEY_BITS and not (toy and bits >= 16 and bits % 2 == 0):
-        raise Mistake(f"a Paillier key of {bits} bits is refused: take {' or '.join(map(str, KEY_BITS))}")
+        raise Mistake(f"a Paillier key of {bits} bits is not allowed: use {' or '.join(map(str, KEY_BITS))}")
     p = q = _prime(bits // 2)
     while p == q:
         q = _prime(bits // 2)
@@ -416,7 +416,7 @@ def distances(from_j: dict[str, Any], from_k: dict[str, Any], rows: int, points:
     """The server: H of shape (rows of j, points of k) from T and R. Subtracts modulo N, then unpacks."""
     (n_j, t), (n_k, r) = fields(from_j, "n", "t"), fields(from_k, "n", "r")
     if not isinstance(n_j, bytes) or n_j != n_k:
-        raise Mistake("client j and client k used different Paillier keys: their messages do not belong together, run again")
+        raise Mistake("client j and client k used different Paillier keys: their messages do not match, so run again")
     n, size = int.from_bytes(n_j, "little"), len(n_j)
     packing = Packing(rows, L, n.bit_length())
     shape = (points, packing.packs)

@@ -93,9 +93,7 @@ def scaled(S: np.ndarray, most: int = 1) -> np.ndarray:
 
 def rows_per_ciphertext(columns: int) -> int:
     if not 1 <= columns <= RING:
-        raise Mistake(
-            f"{columns} columns of labels do not fit one ciphertext: at most {RING} do, so take fewer classes or folds."
-        )
+        raise Mistake(f"{columns} columns of labels do not fit one ciphertext: at most {RING} do, so use fewer classes or folds.")
     return RING // columns
 
 
@@ -118,7 +116,7 @@ def encrypt(public: bytes, whose: str, s: np.ndarray, Y: np.ndarray, stream: Str
     """b_l for a party's labelled rows: (L_i, RING, BYTES). `whose` names the party, and with it the a_l."""
     scale = Scale(most)
     if Y.size and not 0 <= Y.min() <= Y.max() <= most:
-        raise Mistake(f"a label matrix has entries beyond 0 to {most}, which is what was agreed: scale it first.")
+        raise Mistake(f"a label matrix has entries outside the agreed range of 0 to {most}: scale it first.")
     limbs = _inner(public, f"rows of {whose}", len(Y), s)
     limbs[0] += gauss(stream, limbs[0].shape)
     limbs[-1, :, : Y.shape[1]] += Y.astype(np.int64) << (LIMB - scale.t_bits)

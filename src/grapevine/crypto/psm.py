@@ -153,5 +153,5 @@ def _distances(tile: np.ndarray, length: int) -> np.ndarray:
     double = np.int32(length) - tile.view(np.int16)
     # Parties with different seeds would give uniform values here: say so rather than hand on a wrong H.
     if tile.size and (double.min() < 0 or double.max() > 2 * length or (double & 1).any()):
-        raise Mistake("the messages of psm do not fit together: the parties hold different seeds or rows, so start a new session")
+        raise Mistake("the psm messages do not match: the parties hold different seeds or rows, so start a new session")
     return (double >> 1).astype(np.uint16)

@@ -180,7 +180,7 @@ def protocol(name: str) -> Sealed | Columns | Bare:
     ways: dict[str, Sealed | Columns | Bare] = dict(private=Sealed(), paper=Columns(), plain=Bare())
     if name not in ways:
         raise Mistake(
-            f"spread '{name}' is not known: take private, or paper (for comparison: parties can read each other's labels)."
+            f"spread '{name}' is not known: use private, or paper (for comparison: parties can read each other's labels)."
         )
     return ways[name]
 
@@ -311,7 +311,7 @@ def _labels(client: Client, round: int) -> dict[str, Any]:
     own = client.memory["labels"]
     if round != own["round"]:
         raise Mistake(
-            f"round {round} was asked for, and {client.name} hashed its rows for round {own['round']}: start a new job."
+            f"round {round} was requested, but {client.name} hashed its rows for round {own['round']}: start a new job."
         )
     return own
 
@@ -319,4 +319,4 @@ def _labels(client: Client, round: int) -> dict[str, Any]:
 def require_count(client: Client, counts: Mapping[str, int], rows: int) -> None:
     """A client's own count is its own to know: with a wrong one, its rows would be cut up as another's."""
     if counts.get(client.name) != rows:
-        raise Mistake(f"{client.name} has {rows} rows, and the server says {counts.get(client.name)}: start a new session.")
+        raise Mistake(f"{client.name} has {rows} rows, but the server says {counts.get(client.name)}: start a new session.")

@@ -68,7 +68,9 @@ Part = Callable[[str, slice], np.ndarray]  # a client's summand on some of an ow
 def few(parties: int) -> str | None:
     """The sentence that warns when a sum says too much by itself."""
     if parties < 2:
-        raise Mistake(f"a secure sum over {parties} party is that party's own data: at least two must take part, better three")
+        raise Mistake(
+            f"a secure sum over {parties} party is just that party's own data: at least two must take part, preferably three"
+        )
     if parties == 2:
         return (
             "a secure sum over 2 parties shows each of them the other's part (the sum less its own): ask for at least 3 parties"
@@ -137,7 +139,7 @@ def _require_all(shares: Mapping[str, object], wanted: tuple[str, ...], occasion
     if set(shares) != set(wanted):
         missing, foreign = sorted(set(wanted) - set(shares)), sorted(set(shares) - set(wanted))
         found = f"has no share of {', '.join(missing)}" if missing else f"has a share of {', '.join(foreign)}, who is not in it"
-        raise Mistake(f"{occasion} {found}: start a new attempt with the parties that are left")
+        raise Mistake(f"{occasion} {found}: start a new attempt with the remaining parties")
 
 
 def _add(arrays: Iterable[np.ndarray], occasion: Occasion, wide: bool = False) -> np.ndarray:
@@ -203,7 +205,7 @@ def own_rows(me: str, secrets: Mapping[str, bytes], occasion: Occasion, total: n
 def _require_owners(sizes: Mapping[str, int], occasion: Occasion) -> None:
     if set(sizes) != set(occasion.parties):
         raise Mistake(
-            f"row counts are given for {', '.join(sorted(sizes))}, and {occasion} is among {', '.join(occasion.parties)}"
+            f"row counts are given for {', '.join(sorted(sizes))}, but {occasion} is among {', '.join(occasion.parties)}"
         )
 
 

@@ -136,7 +136,9 @@ def _pixels(x: Tensor) -> np.ndarray:
     """(n, height, width, channels), shared with `x` where that lies so in memory."""
     if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[1] not in (1, 3) or 0 in x.shape[2:]:
         what = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
-        raise Mistake(f"no view of rows that are {what}: give uint8 images with 1 or 3 channels, or a table of two dimensions.")
+        raise Mistake(
+            f"rows that are {what} cannot be augmented: give uint8 images with 1 or 3 channels, or a two-dimensional table."
+        )
     return x.cpu().permute(0, 2, 3, 1).contiguous().numpy()
 
 

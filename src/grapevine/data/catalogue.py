@@ -139,13 +139,13 @@ def load(
     if name_or_path in NAMES:
         said = [word for word, value in dict(party=party, label=label, **asked).items() if value and value != "auto"]
         if said:
-            raise Mistake(f"{name_or_path} has its own labels and clients: {said[0]} is for files of your own.")
+            raise Mistake(f"{name_or_path} has its own labels and clients: leave out {said[0]}, which is for your own files.")
         return load_known(str(name_or_path), data_dir, size)
     path = Path(name_or_path).expanduser()
     if not path.exists():
         name = str(name_or_path)
         near, known = hint(name, NAMES), ", ".join(NAMES)
-        raise Mistake(f"there is no data set and no file or folder {name!r}{near}, choose one of {known}, or give a path.")
+        raise Mistake(f"there is no data set and no file or folder {name!r}{near}: choose one of {known}, or give a path.")
     if path.is_dir():
         return own.load_folder(path, party, size)
     if size is not None:
@@ -156,7 +156,7 @@ def load(
 
 
 def no_size(what: str | Path) -> Mistake:
-    return Mistake(f"{what} takes no option size, leave it out.")
+    return Mistake(f"{what} does not take size: leave it out.")
 
 
 def load_known(name: str, data_dir: str | Path | None, size: int | None) -> Dataset:
@@ -168,14 +168,14 @@ def load_known(name: str, data_dir: str | Path | None, size: int | None) -> Data
     if found is None:
         files = " and ".join(LAYOUTS[name][-1].files).replace("|", " or ")
         looked = ", ".join(map(str, places(data_dir))) + pickled(name, data_dir)
-        raise Mistake(f"no files of {name} ({files}) in {looked}: {way(name, data_dir)}, or say --data-dir.")
+        raise Mistake(f"no files of {name} ({files}) in {looked}: {way(name, data_dir)}, or use --data-dir.")
     folder, layout = found
     try:
         return layout.read(folder, size) if size is not None else layout.read(folder)
     except Mistake:
         raise
     except (KeyError, ValueError, OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
-        raise Mistake(f"the files of {name} in {folder} are damaged or of another version ({error}), get them again.") from error
+        raise Mistake(f"the files of {name} in {folder} are damaged or of another version ({error}): get them again.") from error
 
 
 def pickled(name: str, data_dir: str | Path | None) -> str:

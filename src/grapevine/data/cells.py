@@ -234,11 +234,11 @@ def decimal_mark(path: Any, columns: Mapping[str, pa.Array]) -> str:
     if "comma" in seen and "point" in seen:
         (a, comma), (b, point) = seen["comma"], seen["point"]
         raise Mistake(f"{path} has a decimal comma in {comma!r} (column {a!r}) and a decimal point in {point!r} (column {b!r}), "
-                      "write all numbers in one way or say --decimal point or --decimal comma.")  # fmt: skip
+                      "write all numbers in one way, or use --decimal point or --decimal comma.")  # fmt: skip
     if list(seen) == ["either"]:
         name, cell = seen["either"]
-        raise Mistake(f"{path}, column {name!r}: {cell!r} can be a thousand and more or a number with three decimals, "
-                      "say --decimal point or --decimal comma.")  # fmt: skip
+        raise Mistake(f"{path}, column {name!r}: {cell!r} could have a thousands separator or three decimals: "
+                      "use --decimal point or --decimal comma.")  # fmt: skip
     return "comma" if "comma" in seen else "point"
 
 

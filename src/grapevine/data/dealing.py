@@ -55,7 +55,7 @@ def split(
     settings["validation"] = float(validation)
     free = np.ones(len(y), dtype=bool) if natural is None else natural >= 0  # rows not given away yet
     if clients > free.sum():
-        raise Mistake(f"{clients} clients cannot share the {free.sum()} rows of {dataset.name}; take fewer clients.")
+        raise Mistake(f"{clients} clients cannot share the {free.sum()} rows of {dataset.name}; use fewer clients.")
     needed = _needed_classes(setting, y[free], classes)
 
     held_out = _choose_validation(dataset, free, validation, stream(seed, "validation"))
@@ -92,7 +92,10 @@ def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, wrong: 
     if not 0 <= validation < 1:
         raise Mistake(f"The validation share {validation} must be at least 0 and below 1.")
     if setting.of_classes and setting.of_classes > classes:
-        raise Mistake(f"--labels ~{setting.of_classes} asks for more classes a client than the {classes} of {dataset.name}.")
+        raise Mistake(
+            f"--labels ~{setting.of_classes} asks for more classes per client than the {classes} of {dataset.name}; ask for "
+            "fewer."
+        )
     for c in setting.server_classes or ():
         if c >= classes:
             raise Mistake(f"--labels @{c}: {dataset.name} has classes 0 to {classes - 1}; name only these.")
@@ -101,11 +104,11 @@ def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, wrong: 
 def _natural(dataset: Dataset, clients: int | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """The parties that become clients, in the data set's order (all, or `clients` random ones), and every row's client."""
     if dataset.group is None:
-        raise Mistake(f"{dataset.name} has no natural parties; take another partition, or name the party's column with --party.")
+        raise Mistake(f"{dataset.name} has no natural parties; use another partition, or name the party column with --party.")
     group = dataset.group.numpy()
     groups = np.unique(group[group >= 0])
     if clients is not None and clients > len(groups):
-        raise Mistake(f"--clients {clients}: {dataset.name} has {len(groups)} natural parties; take at most that many.")
+        raise Mistake(f"--clients {clients}: {dataset.name} has {len(groups)} natural parties; use at most that many.")
     if clients is not None:
         groups = np.sort(rng.choice(groups, size=clients, replace=False))
     return groups, np.where(np.isin(group, groups), np.searchsorted(groups, group), -1)
@@ -225,7 +228,7 @@ def _counts(setting: LabelSetting, room: np.ndarray, rng: np.random.Generator) -
     """How many labels of each class each client gets, of those that there is room for."""
     if setting.n > room.sum():
         raise Mistake(
-            f"--labels asks for {setting.n} labels on the clients, where {room.sum()} rows can have one; ask for fewer."
+            f"--labels asks for {setting.n} labels on the clients, but only {room.sum()} rows can have one; ask for fewer."
         )
     return label_setting.label_counts(setting.n, room, rng)
 
@@ -234,13 +237,13 @@ def _check_result(dataset: Dataset, sizes: np.ndarray, labelled: np.ndarray, nee
     """Everybody holds rows, and somebody a label of every class that is needed."""
     empty = np.flatnonzero(sizes == 0)
     if len(empty):
-        raise Mistake(f"Client {empty[0]} would hold no row; take fewer clients, another partition or another seed.")
+        raise Mistake(f"Client {empty[0]} would hold no rows; use fewer clients, another partition or another seed.")
     has = np.bincount(dataset.y.numpy()[labelled], minlength=len(needed))
     if not has.any():
         raise Mistake(f"{dataset.name} has no labelled row that a client or the server could hold; label some rows first.")
     if (needed & (has == 0)).any():
         c = int(np.flatnonzero(needed & (has == 0))[0])
-        raise Mistake(f"Nobody would have a label of class {dataset.classes[c]!r}; give more labels, or take another seed.")
+        raise Mistake(f"Nobody would have a label of class {dataset.classes[c]!r}; give more labels, or use another seed.")
 
 
 def _parts(rows: np.ndarray, owner: np.ndarray, labelled: np.ndarray, given: np.ndarray, clients: int) -> tuple[Part, ...]:
@@ -264,7 +267,7 @@ def _add_irrelevant(
     total = [round(share * len(part)) for part in parts]
     if sum(total) > len(foreign.x):
         has = f"{sum(total)} foreign rows and {foreign.name} has {len(foreign.x)}"
-        raise Mistake(f"--irrelevant {foreign.name}:{share:g} needs {has}; take a smaller share.")
+        raise Mistake(f"--irrelevant {foreign.name}:{share:g} needs {has}; use a smaller share.")
     extra = rng.choice(len(foreign.x), size=sum(total), replace=False)
     places = torch.arange(len(extra)) + len(dataset.x)
     own = foreign.y.numpy()[extra]

@@ -121,10 +121,10 @@ def get(name: str, folder: str | Path | None = None, progress: Progress | None =
     Files that are there and right are not fetched again. A second call continues what an interrupted one began.
     """
     if name in BY_HAND:
-        raise Mistake(f"{name} cannot be downloaded for you: {way(name, folder)}.")
+        raise Mistake(f"{name} cannot be downloaded automatically: {way(name, folder)}.")
     known = ("digits", *SOURCES)  # digits needs no file
     if name not in known:
-        raise Mistake(f"there is no data set {name!r}{hint(name, known)}, choose one of {', '.join(known)}.")
+        raise Mistake(f"there is no data set {name!r}{hint(name, known)}: choose one of {', '.join(known)}.")
     target = places(folder)[0] / name
     return [fetch(file, target / file.name, progress, timeout) for file in SOURCES.get(name, ())]
 
@@ -149,10 +149,12 @@ def fetch(file: File, target: Path, progress: Progress | None = None, timeout: f
         found = checksum(part, file.check)
         if found != file.check:
             part.unlink()
-            raise Mistake(f"{file.url} has the checksum {found} and should have {file.check}: nothing was kept, try again later.")
+            raise Mistake(f"{file.url} has the checksum {found} instead of {file.check}: nothing was kept, so try again later.")
         os.replace(part, target)
     except OSError as error:
-        raise Mistake(f"{target} cannot be written ({error.strerror or error}), choose another folder or make room.") from None
+        raise Mistake(
+            f"{target} cannot be written ({error.strerror or error}): choose another folder or free some space."
+        ) from None
     return target
 
 
@@ -174,11 +176,11 @@ def download(file: File, part: Path, progress: Progress | None, timeout: float) 
         except urllib.error.HTTPError as error:
             error.close()
             answer = f"{error.code} {error.reason}"
-            raise Mistake(f"{file.url} answers {answer}: try later, or fetch it by hand into {part.parent}.") from None
+            raise Mistake(f"{file.url} answered {answer}: try again later, or download it by hand into {part.parent}.") from None
         except (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, ConnectionError, TimeoutError) as error:
             if attempt == ATTEMPTS:
                 reason = getattr(error, "reason", error)
-                raise Mistake(f"{file.url} broke off ({reason}): run the command again to continue from there.") from None
+                raise Mistake(f"{file.url} stopped sending ({reason}): run the command again to continue the download.") from None
 
 
 def receive(file: File, part: Path, progress: Progress | None, timeout: float) -> None:
@@ -233,7 +235,7 @@ class OnlySafeRedirects(urllib.request.HTTPRedirectHandler):
 
 def check_url(url: str) -> None:
     if urllib.parse.urlsplit(url).scheme != "https" and not is_loopback(url):
-        raise Mistake(f"{url} is not an https address and is not fetched: get the file by hand if you trust it.")
+        raise Mistake(f"{url} is not an https address, so it was not fetched: download the file by hand if you trust it.")
 
 
 def is_loopback(url: str) -> bool:

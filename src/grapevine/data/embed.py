@@ -44,9 +44,9 @@ def embed_images(
         raise Mistake(f"no pretrained network is called {name!r}: choose one of {', '.join(DIMENSIONS)}.")
     if x.dtype != torch.uint8 or x.dim() != 4 or x.shape[1] not in (1, 3):
         have = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
-        raise Mistake(f"{name} embeds images, uint8 (n, 1 or 3, height, width), not {have}: drop --embed for tables.")
+        raise Mistake(f"{name} embeds images, uint8 (n, 1 or 3, height, width), not {have}: leave --embed out for tables.")
     if pixels < 32:
-        raise Mistake(f"{name} needs images of at least 32 pixels a side, not {pixels}: raise pixels.")
+        raise Mistake(f"{name} needs images of at least 32 pixels per side, not {pixels}: raise pixels.")
     folder = Path(cache_dir) if cache_dir else user_cache() / "embeddings"
     out = torch.empty(len(x), DIMENSIONS[name])
     network: nn.Module | None = None

@@ -24,7 +24,7 @@ def parse_irrelevant(text: str) -> tuple[str, float]:
     except ValueError:
         share = math.nan
     if not name or not 0 < share < math.inf:
-        raise Mistake(f"--irrelevant {text!r} is not understood; write NAME:0.5 for half a foreign row per own row.")
+        raise Mistake(f"--irrelevant {text!r} is not valid; write NAME:0.5 for one foreign row per two of your own.")
     return name, share
 
 
@@ -32,7 +32,7 @@ def check_foreign(irrelevant: str, foreign: Dataset | None) -> tuple[Dataset, fl
     """The foreign data set, which must be there, and the share."""
     name, share = parse_irrelevant(irrelevant)
     if foreign is None:
-        raise Mistake(f"--irrelevant {irrelevant}: load the data set {name} and hand it over as `foreign`.")
+        raise Mistake(f"--irrelevant {irrelevant}: load the data set {name} and pass it as `foreign`.")
     return foreign, share
 
 
@@ -47,7 +47,9 @@ def fitted(x: Tensor, foreign: Dataset, dataset: Dataset) -> Tensor:
     shape, kind = dataset.x.shape[1:], dataset.x.dtype
     if x.dim() != dataset.x.dim() or (x.dim() == 2 and x.shape[1:] != shape):
         theirs, ours = shape_of(x), shape_of(dataset.x)
-        raise Mistake(f"Rows of {foreign.name} ({theirs}) do not fit {dataset.name} ({ours}); mix in a set of its kind.")
+        raise Mistake(
+            f"Rows of {foreign.name} ({theirs}) do not fit {dataset.name} ({ours}); mix in a data set of the same kind."
+        )
     if x.dim() == 2 or (x.shape[1:] == shape and foreign.scale.factor == dataset.scale.factor):
         return x.to(kind)
     x = x.float() * (foreign.scale.factor / dataset.scale.factor)

@@ -47,7 +47,7 @@ def image_set(name: str, parts: Parts, classes: tuple[str, ...], **more: Any) ->
 
 
 def damaged(path: Path | str) -> Mistake:
-    return Mistake(f"{path} is damaged or not in its official format, delete it and get it again.")
+    return Mistake(f"{path} is damaged or not in its official format: delete it and get it again.")
 
 
 def load_digits() -> Dataset:
@@ -99,7 +99,7 @@ def load_mnist_idx(folder: Path) -> Dataset:
     for file, y in zip(files, (parts[1], parts[3])):
         rows = read_idx(file, 2)[: len(y)]  # QMNIST's first 10,000 test rows are MNIST's
         if rows.shape[1] < 3 or not np.array_equal(rows[:, 0], y.numpy()):
-            raise Mistake(f"{file} does not belong to the images of {folder}, get both again with `grapevine data get mnist`.")
+            raise Mistake(f"{file} does not belong to the images in {folder}: get both again with `grapevine data get mnist`.")
         writers.append(rows[:, 2])
     return with_writers(parts, *writers)
 
@@ -116,7 +116,7 @@ IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-u
 def idx_parts(folder: Path) -> Parts:
     x, y, x_test, y_test = (read_idx(idx_file(folder, stem), 3 if "images" in stem else 1) for stem in IDX)
     if len(x) != len(y) or len(x_test) != len(y_test):
-        raise Mistake(f"the images and labels in {folder} differ in number, get them again.")
+        raise Mistake(f"{folder} has different numbers of images and labels: get them again.")
     return images(x), integers(y), images(x_test), integers(y_test)
 
 
@@ -206,7 +206,7 @@ def members(folder: Path, archive: str, unpacked: str, wanted: Sequence[str]) ->
                 with path.open("rb") as file:
                     yield name, file, path.stat().st_size
     if missing:
-        raise Mistake(f"{folder / archive} lacks {', '.join(sorted(missing))}, delete it and get it again.")
+        raise Mistake(f"{folder / archive} lacks {', '.join(sorted(missing))}: delete it and get it again.")
 
 
 # Others
@@ -218,7 +218,7 @@ def load_femnist(folder: Path) -> Dataset:
         x, y, writer, names = z["x"], z["y"], z["writer"], z["writer_names"]
     kept = np.flatnonzero(np.bincount(writer, minlength=len(names)) >= 80)
     if not len(kept):
-        raise Mistake(f"no writer of {folder / 'femnist_leaf.npz'} has 80 images, take more of LEAF's files.")
+        raise Mistake(f"no writer of {folder / 'femnist_leaf.npz'} has 80 images: use more of LEAF's files.")
     rows = np.isin(writer, kept)
     group = np.searchsorted(kept, writer[rows])
     held = hold_out(group)
@@ -319,7 +319,7 @@ def image_path(folder: Path, name: str, label: str) -> Path:
     for path in (folder / name, folder / label / name):
         if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
             return path
-    raise Mistake(f"{folder} lacks the image {name!r} that the list names, complete the folder.")
+    raise Mistake(f"{folder} lacks the image {name!r} that the list names: complete the folder.")
 
 
 def load_fed_isic(folder: Path, size: int = 64) -> Dataset:
@@ -331,7 +331,7 @@ def load_fed_isic(folder: Path, size: int = 64) -> Dataset:
     known = {name: row for row, name in enumerate(truth["image"])}
     unknown = [name for name in rows["image"] if name not in known]
     if unknown:
-        raise Mistake(f"{truth_file} has no line for image {unknown[0]!r} of {split.name}, get it again from the ISIC archive.")
+        raise Mistake(f"{truth_file} has no line for image {unknown[0]!r} of {split.name}: get it again from the ISIC archive.")
     onehot = np.array([[float(v) for v in truth[name]] for name in ISIC]).T
     y = integers(onehot[[known[name] for name in rows["image"]]].argmax(1))
     group = integers(np.array(rows["center"], dtype=np.int64))
@@ -349,5 +349,5 @@ def isic_images(folder: Path, names: list[str], size: int) -> Tensor:
         inside = {PurePosixPath(member).name: member for member in archive.namelist()}
         lacking = [name for name in names if f"{name}.jpg" not in inside]
         if lacking:
-            raise Mistake(f"{path} lacks the image {lacking[0]!r}, get it again from the ISIC archive.")
+            raise Mistake(f"{path} lacks the image {lacking[0]!r}: get it again from the ISIC archive.")
         return stack_images([(name, partial(archive.open, inside[f"{name}.jpg"])) for name in names], size)

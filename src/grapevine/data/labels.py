@@ -57,16 +57,18 @@ def _parse_clients(words: str, text: str) -> dict:
         return dict(everything=True)
     if found := re.fullmatch(r"fraction:(-?\d*\.?\d+(?:[eE]-?\d+)?)", words):
         if not 0 < float(found[1]) <= 1:
-            raise Mistake(f"Labels {text!r}: the fraction must be above 0 and at most 1.")
+            raise Mistake(f"Labels {text!r}: the fraction must be above 0 and at most 1, as in fraction:0.1.")
         return dict(fraction=float(found[1]))
     if found := re.fullmatch(r"clients:(-?\d+)(?:/(-?\d+))?(?:~(-?\d+))?", words):
         n, on, of_classes = (None if number is None else int(number) for number in found.groups())
         if any(number is not None and number < 1 for number in (n, on, of_classes)):
             raise Mistake(f"Labels {text!r}: every number must be at least 1.")
         if n is not None and on is not None and on > n:
-            raise Mistake(f"Labels {text!r}: {n} labels cannot be on {on} clients; give more labels or name fewer clients.")
+            raise Mistake(
+                f"Labels {text!r}: {n} labels cannot be spread over {on} clients; give more labels or name fewer clients."
+            )
         return dict(n=n, on=on, of_classes=of_classes)
-    raise Mistake(f"Labels {text!r} is not understood; write {GRAMMAR}.")
+    raise Mistake(f"Labels {text!r} is not valid; write {GRAMMAR}.")
 
 
 def _parse_classes(words: str, text: str) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def _parse_classes(words: str, text: str) -> tuple[int, ...]:
     for piece in re.split(r"[+,]", words):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", piece)
         if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise Mistake(f"Labels {text!r}: the classes {words!r} are not understood; write @0-7 or @0+2+5.")
+            raise Mistake(f"Labels {text!r}: the classes {words!r} are not valid; write @0-7 or @0+2+5.")
         known.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return tuple(sorted(known))
 
@@ -196,7 +198,7 @@ def parse_flip(given: float | str) -> Flip:
     except ValueError:
         share = math.nan
     if math.isnan(share) and isinstance(given, str) or colon and how != "pair":
-        raise Mistake(f"--flip {given} is not understood; write 0.5, or 0.5:pair to turn each class into the next one.")
+        raise Mistake(f"--flip {given} is not valid; write 0.5, or 0.5:pair to turn each class into the next one.")
     if not 0 <= share <= 1:
         raise Mistake(f"--flip {given} is a share of the clients' labels and must lie between 0 and 1.")
     return Flip(share, bool(colon))

@@ -20,7 +20,7 @@ from grapevine.data.sheets import is_frame, no_column, open_sheet
 from grapevine.data.tables import Columns, Table
 
 PARTY, LABEL = "party-{}", "(label)"
-ONE_WAY = "some of the parties are frames and others arrays: give all of them in one way."
+ONE_WAY = "some of the parties are frames and others arrays: give all of them in the same form."
 
 
 def load_objects(given: Any, asked: Columns, party: str | None = None) -> Dataset:
@@ -38,12 +38,12 @@ def load_objects(given: Any, asked: Columns, party: str | None = None) -> Datase
         if is_frame(one) and pictures_of(one) is None:
             return own.load_table(one, asked, party, "the table")
         if party and not is_frame(one):
-            raise Mistake(f"party is {party!r}, and arrays have no columns: give a list with one (X, y) a party.")
+            raise Mistake(f"party is {party!r}, but arrays have no columns: give a list with one (X, y) per party.")
         x, labels = arrays("the data", one, asked)
         owners = None if party is None else [tables.label_name(value) for value in one[party]]
         return from_rows(x, labels, owners, asked.impute)
     if party:
-        raise Mistake(f"party is {party!r}, and the data is a list of parties already: leave it out.")
+        raise Mistake(f"party is {party!r}, but the data is already a list of parties: leave it out.")
     if all(is_frame(each) and pictures_of(each) is None for each in parties.values()):
         return load_frames(parties, asked)
     if any(is_frame(each) and pictures_of(each) is None for each in parties.values()):
@@ -52,7 +52,10 @@ def load_objects(given: Any, asked: Columns, party: str | None = None) -> Datase
     first, shapes = next(iter(read)), {name: x.shape[1:] for name, (x, _) in read.items()}
     odd = next((name for name, shape in shapes.items() if shape != shapes[first]), None)
     if odd is not None:
-        raise Mistake(f"{odd} has rows of shape {tuple(shapes[odd])} and {first} of {tuple(shapes[first])}: give all the same.")
+        raise Mistake(
+            f"{odd} has rows of shape {tuple(shapes[odd])} and {first} has {tuple(shapes[first])}: give all parties the same "
+            "shape."
+        )
     owners = [name for name, (_, labels) in read.items() for _ in labels]
     every = [label for _, labels in read.values() for label in labels]
     return from_rows(torch.cat([x for x, _ in read.values()]), every, owners, asked.impute)
@@ -67,7 +70,7 @@ def as_parties(given: Any) -> dict[str, Any]:
         named = {PARTY.format(i + 1): each for i, each in enumerate(given)}
     if not named or not all(is_frame(each) or is_pair(each) for each in named.values()):
         raise Mistake(
-            f"data is a {type(given).__name__}: give a name, a path, a split, (X, y), a frame, or a list with one a party."
+            f"data is a {type(given).__name__}: give a name, a path, a split, (X, y), a frame, or a list of one per party."
         )
     return {str(name): each for name, each in named.items()}
 

@@ -46,7 +46,7 @@ def with_layout(path: Any, x: np.ndarray, own: tuple[Column, ...], layout: Layou
                 part: Sequence[str | None] | None, party: Sequence[str | None] | None) -> Dataset:  # fmt: skip
     """A data set from a raw table: encoded, and missing numbers filled with the mean of the training rows."""
     if not layout.names:
-        raise Mistake(f"{path}: no column can be used, all are text of which no value stands in {columns.RARE} rows.")
+        raise Mistake(f"{path}: no column is usable: all are text, and no value occurs in {columns.RARE} rows.")
     made = assemble(path, torch.from_numpy(layout.encode(x, own)).float(), labels, part, party)
     return replace(filled(made), layout=layout)
 
@@ -72,7 +72,9 @@ def choose_label(path: Any, header: Sequence[str], label: str | None) -> str:
     found = [name for name in tables.LABEL_NAMES if name in header]
     if not found:
         shown = ", ".join(header[:12])
-        raise Mistake(f"{path} has no column label, y or target, name the label column with --label (there are: {shown}).")
+        raise Mistake(
+            f"{path} has no column named label, y or target: name the label column with --label (the columns are {shown})."
+        )
     return found[0]
 
 
@@ -86,7 +88,7 @@ def load_npz(path: Path, party: str | None, label: str | None) -> Dataset:
     labels = np.concatenate([y for _, y in pieces])
     owners = np.concatenate(rows) if rows else None
     if owners is not None and owners.shape != labels.shape:
-        raise Mistake(f"{path}: {party!r} has {len(owners)} entries for {len(labels)} rows, give one for each row.")
+        raise Mistake(f"{path}: {party!r} has {len(owners)} entries for {len(labels)} rows: give one per row.")
     part = np.repeat(present, [len(y) for _, y in pieces]) if "test" in present else None
     names = [[tables.label_name(v) for v in values.tolist()] for values in (labels, owners) if values is not None]
     return replace(assemble(path, joined([x for x, _ in pieces]), names[0], part, names[1] if party else None), ids=())
@@ -96,7 +98,7 @@ def own_arrays(path: Path, arrays: Any, x: str, y: str) -> tuple[Tensor, np.ndar
     """One pair of features (or images) and labels."""
     values, labels = tables.take_array(path, arrays, x), tables.take_array(path, arrays, y)
     if values.ndim < 2 or labels.shape != values.shape[:1]:
-        raise Mistake(f"{path}: {x} has shape {values.shape} and {y} {labels.shape}, give one label per row.")
+        raise Mistake(f"{path}: {x} has shape {values.shape} and {y} has {labels.shape}: give one label per row.")
     pictures = as_images(values, str(path))
     return (torch.from_numpy(finite(f"{path}, array {x!r}", values)) if pictures is None else pictures), labels
 
@@ -107,14 +109,14 @@ def finite(where: str, x: Any, impute: bool = False) -> np.ndarray:
     if x.dtype.kind == "O":
         x = _numeric(x)
     if x.dtype.kind not in "biuf":
-        raise Mistake(f"{where} holds {x.dtype}, give numbers, or a frame with text columns.")
+        raise Mistake(f"{where} holds {x.dtype}: give numbers, or a frame with text columns.")
     if x.ndim < 2 or 0 in x.shape:
         raise Mistake(f"{where}: X has the shape {x.shape}: give at least one row and one feature.")
     x = x.reshape(len(x), -1).astype(np.float32)
     bad = ~np.isfinite(x)
     if bad.any() and not impute:
         row, column = np.argwhere(bad)[0]
-        raise Mistake(f"{where}, row {row + 1}, column {column + 1}: not a finite number, correct it or say --impute.")
+        raise Mistake(f"{where}, row {row + 1}, column {column + 1}: not a finite number: correct it or use --impute.")
     return np.where(bad, np.float32(np.nan), x)
 
 
@@ -132,7 +134,7 @@ def load_folder(folder: Path, party: str | None, size: int | None) -> Dataset:
     present = [part for part in PARTS if apart and (folder / part).is_dir()]
     found = [read_images(folder / part, size, [party] if party else []) for part in present or [""]]
     if len({each.x.shape[1:] for each in found}) > 1:
-        raise Mistake(f"the images in the parts of {folder} differ in size or colour, bring them to one.")
+        raise Mistake(f"the images in the parts of {folder} differ in size or colour: make them all the same.")
     labels = [name for each in found for name in each.labels]
     owners = [name for each in found for name in each.other[party]] if party else None
     part = np.repeat(present, [len(each) for each in found]) if present else None
@@ -153,10 +155,10 @@ def assemble(
 ) -> Dataset:
     """A data set of one's own rows, split as `part` says or by holding a fifth out. Rows are named by their numbers, from 1."""
     if party and None in party:
-        raise Mistake(f"{path}, row {list(party).index(None) + 1}: the party is missing, give every row one.")
+        raise Mistake(f"{path}, row {list(party).index(None) + 1}: the party is missing: give every row one.")
     known = np.array([name is not None for name in labels])
     if not known.any():
-        raise Mistake(f"no row of {path} has a label, give some.")
+        raise Mistake(f"no row of {path} has a label: label some rows.")
     classes = tuple(tables.sort_names({name for name in labels if name is not None}))
     number = {name: i for i, name in enumerate(classes)}
     y = np.array([-1 if name is None else number[name] for name in labels])
@@ -180,9 +182,9 @@ def assemble(
 
 def check_parts(path: Any, known: np.ndarray, test: np.ndarray, val: np.ndarray) -> None:
     if not test.any():
-        raise Mistake(f"{path} has too few labelled rows to hold some out for testing, give at least two of a class.")
+        raise Mistake(f"{path} has too few labelled rows to hold some out for testing: label at least two of a class.")
     if not known[test | val].all():
         row = int(np.flatnonzero((test | val) & ~known)[0])
-        raise Mistake(f"{path}: row {row + 1} is for testing but has no label, label it or move it to the training part.")
+        raise Mistake(f"{path}: row {row + 1} is for testing but has no label: label it or move it to the training part.")
     if (test | val).all():
-        raise Mistake(f"{path} has no row to train on, mark some of them train.")
+        raise Mistake(f"{path} has no rows to train on: mark some of them as train.")

@@ -46,7 +46,7 @@ def parse_partition(text: str) -> Partition:
     if found := re.fullmatch(rf"dirichlet:{number}(:free)?", text):
         alpha = float(found[1])
         if not 0 < alpha < float("inf"):
-            raise Mistake(f"Partition {text!r}: the Dirichlet concentration must be a number above 0, as in dirichlet:0.1.")
+            raise Mistake(f"Partition {text!r}: the Dirichlet concentration must be above 0, as in dirichlet:0.1.")
         return Partition("dirichlet", alpha=alpha, free=found[2] is not None)
     if found := re.fullmatch(r"shards:(-?\d+)", text):
         if int(found[1]) < 1:
@@ -140,7 +140,9 @@ def dirichlet_free(clients: int, columns: np.ndarray, alpha: float, rng: np.rand
         table = np.diff(cuts, axis=1, prepend=0).T
         if table.sum(1).all():
             return table
-    raise Mistake(f"Partition dirichlet:{alpha:g}:free left one of {clients} clients empty; take fewer clients, or no :free.")
+    raise Mistake(
+        f"Partition dirichlet:{alpha:g}:free left one of the {clients} clients without rows; use fewer clients, or drop :free."
+    )
 
 
 # From tables to rows -------------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def deal_rows(y: np.ndarray, table: np.ndarray, rng: np.random.Generator) -> np.
 def cut_shards(y: np.ndarray, clients: int, shards: int, rng: np.random.Generator) -> np.ndarray:
     """Rows sorted by class, cut into clients × shards equal pieces, `shards` random pieces a client (McMahan et al. 2017)."""
     if clients * shards > len(y):
-        raise Mistake(f"Partition shards:{shards} needs {clients * shards} rows and there are {len(y)}; take fewer clients.")
+        raise Mistake(f"Partition shards:{shards} needs {clients * shards} rows but there are only {len(y)}; use fewer clients.")
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     piece = np.arange(len(y)) * (clients * shards) // len(y)
@@ -188,7 +190,7 @@ def owners(
             table = proportional(rows, columns, rng)
         elif partition.kind == "fedmatch":
             if classes != len(CIRCULANT):
-                raise Mistake(f"Partition fedmatch is for 10 classes and this data set has {classes}; take dirichlet:0.1.")
+                raise Mistake(f"Partition fedmatch needs 10 classes and this data set has {classes}; use dirichlet:0.1.")
             table = circulant(rows, columns, rng)
         elif partition.free:
             table = dirichlet_free(clients, columns, partition.alpha, rng)

@@ -44,16 +44,18 @@ def read_images(folder: str | Path, size: int | None = None, other: Sequence[str
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise Mistake(f"there is no folder {folder}, check the path.")
+        raise Mistake(f"there is no folder {folder}: check the path.")
     inside = (Path(at, name) for at, _, names in os.walk(folder) for name in names)
     paths = sorted((p.relative_to(folder) for p in inside if p.suffix.lower() in PICTURES), key=lambda p: p.as_posix())
     if not paths:
-        raise Mistake(f"there are no images in {folder}, it takes {', '.join(PICTURES)}.")
+        raise Mistake(f"there are no images in {folder}: it should hold {', '.join(PICTURES)} files.")
     ids = [p.as_posix() for p in paths]
     if (folder / "labels.csv").exists():
         labels, more = read_image_labels(folder / "labels.csv", ids, other)
     elif other:
-        raise Mistake(f"{folder} has no labels.csv for the column {other[0]!r}, add one with columns file, label, {other[0]}.")
+        raise Mistake(
+            f"{folder} has no labels.csv for the column {other[0]!r}: add one with the columns file, label, {other[0]}."
+        )
     else:
         labels = [None if len(p.parts) == 1 or p.parts[0] == "unlabelled" else label_name(p.parts[0]) for p in paths]
         more = {}
@@ -66,10 +68,10 @@ def read_image_labels(path: Path, ids: list[str], other: Sequence[str]) -> tuple
     at = {name: row for row, name in enumerate(rows["file"])}
     if len(at) < len(rows["file"]):
         twice = next(name for name in at if rows["file"].count(name) > 1)
-        raise Mistake(f"{path} has two lines for file {twice!r}, take one out.")
+        raise Mistake(f"{path} has two lines for file {twice!r}: remove one.")
     extra = set(at) - set(ids)
     if extra:
-        raise Mistake(f"{path} names {min(extra)!r}, which is no image in {path.parent}, give its path inside the folder.")
+        raise Mistake(f"{path} names {min(extra)!r}, which is not an image in {path.parent}: give its path inside the folder.")
     pick = [at.get(name) for name in ids]
     column = {name: [None if row is None else label_name(rows[name][row]) for row in pick] for name in ("label", *other)}
     return column["label"], {name: column[name] for name in other}
@@ -90,7 +92,7 @@ def stack_images(sources: Sequence[Source], size: int | None = None) -> Tensor:
         if pixels.shape[:2] != tuple(x.shape[1:3]):
             h, w = x.shape[1:3]
             own = f"{pixels.shape[1]}×{pixels.shape[0]}"
-            raise Mistake(f"{name} is {own} pixels and {first} is {w}×{h}, bring all images to one size.")
+            raise Mistake(f"{name} is {own} pixels and {first} is {w}×{h}: resize all images to one size.")
         if pixels.shape[2] > x.shape[3]:  # the first colour image after grey ones
             x = x.repeat(1, 1, 1, 3)
         x[i] = torch.from_numpy(pixels.copy()).expand(-1, -1, x.shape[3])
@@ -103,7 +105,7 @@ def decode(name: str, opened: Callable[[], IO[bytes]], size: int | None) -> Imag
     try:
         with opened() as file, Image.open(file) as picture:
             if picture.mode.startswith(("I", "F")):
-                raise Mistake(f"{name} has more than 8 bits a channel, convert it to 8 bits.")
+                raise Mistake(f"{name} has more than 8 bits per channel: convert it to 8 bits.")
             if size:
                 picture.draft("RGB", (size, size))  # a JPEG then decodes straight to a smaller image
             turned = ImageOps.exif_transpose(picture)
@@ -112,4 +114,4 @@ def decode(name: str, opened: Callable[[], IO[bytes]], size: int | None) -> Imag
     except Mistake:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise Mistake(f"{name} is not an image that can be read ({error}), mend it or take it out.") from None
+        raise Mistake(f"{name} cannot be read as an image ({error}): repair it or remove it.") from None

@@ -24,7 +24,10 @@ class Population:
     def __init__(self, x: Tensor, y: Tensor, offsets: np.ndarray, classes: tuple[str, ...], scale: Scale | None = None):
         rows = len(offsets) and (offsets[0], offsets[-1])
         if not rows or rows != (0, len(x)) or len(x) != len(y) or (np.diff(offsets) < 0).any():
-            raise Mistake(f"offsets must rise from 0 to the {len(x)} rows of x, and y must have as many: check the two files.")
+            raise Mistake(
+                f"offsets must rise from 0 to the number of rows of x ({len(x)}), and y must have one entry per row: check "
+                "both files."
+            )
         self.x, self.y, self.offsets, self.classes, self.scale = x, y, offsets, classes, scale
 
     @staticmethod

@@ -59,9 +59,9 @@ def open_sheet(source: Any, name: str = "the table") -> Sheet:
     openers = {".csv": csv_sheet, ".tsv": csv_sheet, ".parquet": parquet_sheet, ".feather": feather_sheet, ".xlsx": excel_sheet,
                ".xlsm": excel_sheet}  # fmt: skip
     if ending(path) == ".xls":
-        raise Mistake(f"{path} is in Excel's old format, save it as .xlsx.")
+        raise Mistake(f"{path} is in the old Excel format: save it as .xlsx.")
     if ending(path) not in openers:
-        raise Mistake(f"{path} is not a table this can read: give a {READABLE} file.")
+        raise Mistake(f"{path} is not a table that Grapevine can read: give a {READABLE} file.")
     return openers[ending(path)](path)
 
 
@@ -73,17 +73,17 @@ def ending(path: Path) -> str:
 def existing_file(path: str | Path) -> Path:
     path = Path(path).expanduser()
     if path.is_dir():
-        raise Mistake(f"{path} is a folder, give a {READABLE} file in it.")
+        raise Mistake(f"{path} is a folder: give a {READABLE} file in it.")
     if not path.exists():
         near = hint(path.name, os.listdir(path.parent) if path.parent.is_dir() else [])
-        raise Mistake(f"there is no file {path}{near}, check the path.")
+        raise Mistake(f"there is no file {path}{near}: check the path.")
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
     except OSError as error:
-        raise Mistake(f"{path} cannot be read ({error.strerror}), check its permissions.") from None
+        raise Mistake(f"{path} cannot be read ({error.strerror}): check its permissions.") from None
     if empty:
-        raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
+        raise Mistake(f"{path} is empty: give a table with a header line and at least one row.")
     return path
 
 
@@ -93,7 +93,7 @@ def row_number(row: int) -> str:
 
 def no_column(path: Any, name: str, header: Sequence[str], what: str = "column") -> Mistake:
     shown = ", ".join(header[:12]) + (f" and {len(header) - 12} more" if len(header) > 12 else "")
-    return Mistake(f"{path} has no {what} {name!r}{hint(name, header)}, there are: {shown}.")
+    return Mistake(f"{path} has no {what} {name!r}{hint(name, header)}: its columns are {shown}.")
 
 
 def unnamed(j: int) -> str:
@@ -107,7 +107,7 @@ def clean_header(path: Any, names: Iterable[Any]) -> list[str]:
     header = [name or unnamed(j) for j, name in enumerate(header)]
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None:
-        raise Mistake(f"{path} has two columns named {twice!r}, rename one.")
+        raise Mistake(f"{path} has two columns named {twice!r}: rename one.")
     return header
 
 
@@ -199,12 +199,12 @@ def read_header(path: Path) -> tuple[Csv, list[str]]:
     with open_text(path, encoding) as file:
         first = next((line for line in file if line.strip()), "")
     if not first:
-        raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
+        raise Mistake(f"{path} is empty: give a table with a header line and at least one row.")
     outside = re.sub(r'"[^"]*"', "", first)
     delimiter = max(",;\t|", key=outside.count)
     header = [unquoted(name) for name in next(csv.reader([first.rstrip("\r\n")], delimiter=delimiter))]
     if all(is_number(name) for name in header):
-        raise Mistake(f"{path} starts with numbers ({first.strip()[:40]}), put a header line with column names on top.")
+        raise Mistake(f"{path} starts with numbers ({first.strip()[:40]}): add a header line with column names at the top.")
     return Csv(path, encoding, delimiter), header
 
 
@@ -228,7 +228,7 @@ def find_encoding(path: Path) -> str:
                 decoder.decode(block)
             decoder.decode(b"", True)
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise Mistake(f"{path} is not a valid .gz file, pack it again.") from None
+        raise Mistake(f"{path} is not a valid .gz file: compress it again.") from None
     except UnicodeDecodeError as error:
         return latin(path, error.object)
     return "utf-8-sig"
@@ -237,7 +237,7 @@ def find_encoding(path: Path) -> str:
 def latin(path: Path, block: bytes) -> str:
     """Windows-1252 or Latin-1; a file with UTF-8 in some lines and Latin-1 in others is refused."""
     if re.search(rb"[\xc3-\xc5][\x80-\xbf]", block):
-        raise Mistake(f"{path} mixes UTF-8 and Latin-1 in one file, save all of it as UTF-8.")
+        raise Mistake(f"{path} mixes UTF-8 and Latin-1: save the whole file as UTF-8.")
     try:
         return checked(path, "cp1252")
     except Mistake:
@@ -251,7 +251,7 @@ def checked(path: Path, encoding: str) -> str:
                 pass
     except (UnicodeError, EOFError):
         raise Mistake(
-            f"{path} is not a valid CSV file: it is neither UTF-8 nor {encoding.upper()} text, save it as UTF-8."
+            f"{path} is not a valid CSV file: it is neither UTF-8 nor {encoding.upper()} text; save it as UTF-8."
         ) from None
     return encoding
 
@@ -264,11 +264,11 @@ def csv_mistake(file: Csv, header: list[str], error: Exception) -> Mistake:
                 return ragged(file.path, line, header, cells)
     except csv.Error:
         pass
-    return Mistake(f"{file.path} is not a valid CSV file ({str(error).splitlines()[0]}), correct it.")
+    return Mistake(f"{file.path} is not a valid CSV file ({str(error).splitlines()[0]}): correct it.")
 
 
 def ragged(path: Path, line: int, header: list[str], cells: list[str]) -> Mistake:
-    return Mistake(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} columns, correct the line.")
+    return Mistake(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} columns: correct the line.")
 
 
 def read_text_columns(path: Path, names: Sequence[str]) -> dict[str, list[str]]:
@@ -296,7 +296,7 @@ def whole(path: Path, kind: str) -> Any:
     try:
         yield
     except (pa.ArrowInvalid, OSError):
-        raise Mistake(f"{path} is not a valid {kind} file, write it again.") from None
+        raise Mistake(f"{path} is not a valid {kind} file: write it again.") from None
 
 
 def parquet_sheet(path: Path) -> Sheet:
@@ -334,14 +334,14 @@ def excel_sheet(path: Path) -> Sheet:
         others = [each.title for each in book.worksheets[1:]]
         book.close()
     except Exception:  # openpyxl raises whatever the broken part of the archive makes it raise
-        raise Mistake(f"{path} is not a valid Excel file, save it again as .xlsx.") from None
+        raise Mistake(f"{path} is not a valid Excel file: save it again as .xlsx.") from None
     rows = [row for row in rows if any(cell is not None for cell in row)]
     if not rows:
-        raise Mistake(f"{path} is empty, give a table with a header line and at least one row.")
+        raise Mistake(f"{path} is empty: give a table with a header line and at least one row.")
     width = max(j + 1 for row in rows for j, cell in enumerate(row) if cell is not None)
     cells = [row[:width] + [None] * (width - len(row)) for row in rows]
     if all(is_number(str(name)) for name in cells[0]):
-        raise Mistake(f"{path} starts with numbers, put a header line with column names on top.")
+        raise Mistake(f"{path} starts with numbers: add a header line with column names at the top.")
     header = clean_header(path, cells[0])
     notes = (f"{path.name}: only the first sheet ({first.title}) is read, not {', '.join(others)}.",) if others else ()
     columns = [one_type([row[j] for row in cells[1:]]) for j in range(width)]

@@ -203,18 +203,18 @@ class Split:
         except FileNotFoundError:
             raise Mistake(f"There is no split file {path}; check the path, or leave --split out to make a new split.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise Mistake(f"{path} is not a split file ({type(error).__name__}); take the split.json of a run.") from None
+            raise Mistake(f"{path} is not a split file ({type(error).__name__}); give the split.json of a run.") from None
         x, truth = dataset.x, dataset.y
         if extra is not None:
             foreign, _ = check_foreign(str(settings.get("irrelevant")), foreign)
             if len(extra) and extra.max() >= len(foreign.x):
-                raise Mistake(f"{path} needs more rows of {foreign.name} than there are; use the files it was made with.")
+                raise Mistake(f"{path} needs more rows of {foreign.name} than there are; use the files from which it was made.")
             x, truth = with_foreign(dataset, foreign, extra)
         split = Split(dataset, parts, server, validation, settings, seed, x, truth, groups, extra)
         if split.fingerprint != fingerprint:
-            raise Mistake(f"{path} was made for other data ({name}) than this {dataset.name}; use the same files.")
+            raise Mistake(f"{path} was made for different data ({name}), not for this {dataset.name}; use the same files.")
         if split.hash != digest:
-            raise Mistake(f"{path} was changed after it was saved: make the split again from its settings.")
+            raise Mistake(f"{path} was changed after it was saved; make the split again from its settings.")
         return split
 
 

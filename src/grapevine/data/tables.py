@@ -119,12 +119,12 @@ def choose_columns(path: Any, header: Sequence[str], columns: Columns, implicit_
     both = [name for name in (*wanted, *columns.categories) if name in taken]
     if both:
         flag = "--features" if both[0] in wanted else "--categories"
-        raise Mistake(f"{path}: column {both[0]!r} has another purpose already, take it out of {flag}.")
+        raise Mistake(f"{path}: column {both[0]!r} already has another purpose: remove it from {flag}.")
     extra = [name for name in columns.categories if name not in wanted]
     if extra:
-        raise Mistake(f"{path}: --categories names {extra[0]!r}, which is not among the --features, name it there too.")
+        raise Mistake(f"{path}: --categories names {extra[0]!r}, which is not among the --features: name it there too.")
     if not wanted:
-        raise Mistake(f"{path} has no feature columns beside {', '.join(map(repr, sorted(taken)))}, add some.")
+        raise Mistake(f"{path} has no feature columns besides {', '.join(map(repr, sorted(taken)))}: add some.")
     return columns, wanted
 
 
@@ -133,7 +133,7 @@ def from_sheet(sheet: Sheet, columns: Columns) -> Table:
     columns, wanted = choose_columns(sheet.path, sheet.header, columns)
     table = sheet.load(list(dict.fromkeys([*wanted, *columns.texts])))
     if not len(table):
-        raise Mistake(f"{sheet.path} has no rows, give a table with at least one row.")
+        raise Mistake(f"{sheet.path} has no rows: give a table with at least one row.")
     kinds = {**columns.kinds, **{name: CATEGORY for name in columns.categories}}
     decimal = columns.decimal
     if decimal == "auto":
@@ -168,9 +168,9 @@ def row_ids(path: Any, name: str | None, cells: Mapping[str, list], n: int, plac
     for row, cell in enumerate(cells[name]):
         value = text(cell)
         if not value:
-            raise Mistake(f"{path}, {place(row)}, column {name!r}: the id is empty, give every row an id of its own.")
+            raise Mistake(f"{path}, {place(row)}, column {name!r}: the id is empty: give every row its own id.")
         if value in first:
-            raise Mistake(f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}, give every row its own.")
+            raise Mistake(f"{path}, {place(row)}: id {value!r} is also on {place(first[value])}: give every row its own id.")
         first[value] = row
     return list(first)
 
@@ -194,9 +194,9 @@ def open_npz(path: Path) -> np.lib.npyio.NpzFile:
     try:
         arrays = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise Mistake(f"{path} is not a valid NPZ file, write it with numpy.savez.") from None
+        raise Mistake(f"{path} is not a valid NPZ file: write it with numpy.savez.") from None
     if not isinstance(arrays, np.lib.npyio.NpzFile):
-        raise Mistake(f"{path} holds a single array, write X and y into it with numpy.savez.")
+        raise Mistake(f"{path} holds a single array: save X and y in it with numpy.savez.")
     return arrays
 
 
@@ -206,7 +206,9 @@ def take_array(path: Path, arrays: np.lib.npyio.NpzFile, key: str) -> np.ndarray
     try:
         return arrays[key]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise Mistake(f"{path}: array {key!r} cannot be read (damaged, or Python objects), store numbers or strings.") from None
+        raise Mistake(
+            f"{path}: array {key!r} cannot be read (it is damaged or holds Python objects): store numbers or strings."
+        ) from None
 
 
 def read_npz(path: Path, columns: Columns) -> Table:
@@ -221,17 +223,17 @@ def read_npz(path: Path, columns: Columns) -> Table:
         names = [str(name) for name in take_array(path, arrays, "columns")] if "columns" in arrays.files else None
     for name, values in cells.items():
         if values.shape != (n,):
-            raise Mistake(f"{path}: array {name!r} has shape {values.shape} for {n} rows in 'X', give one entry per row.")
+            raise Mistake(f"{path}: array {name!r} has shape {values.shape} but 'X' has {n} rows: give one entry per row.")
     if x.dtype.kind not in "biuf":
-        raise Mistake(f"{path}: array 'X' holds {x.dtype}, store numbers.")
+        raise Mistake(f"{path}: array 'X' holds {x.dtype}: store numbers.")
     x = x.reshape(n, math.prod(x.shape[1:])).astype(np.float64)
     names = names or [f"x{j}" for j in range(x.shape[1])]
     if len(names) != x.shape[1]:
-        raise Mistake(f"{path}: 'columns' has {len(names)} names for the {x.shape[1]} columns of 'X', give one for each.")
+        raise Mistake(f"{path}: 'columns' has {len(names)} names for the {x.shape[1]} columns of 'X': give one name per column.")
     own = Columns(features=columns.features, categories=columns.categories)
     _, wanted = choose_columns(path, names, own, implicit_id=False)
     if not n:
-        raise Mistake(f"{path} has no rows, give a table with at least one row.")
+        raise Mistake(f"{path} has no rows: give a table with at least one row.")
     kinds = {**columns.kinds, **{name: CATEGORY for name in columns.categories}}
     reader = Reader(path, row_number, columns.missing, kinds=kinds)
     read = [reader.column(name, pa.chunked_array([x[:, names.index(name)]])) for name in wanted]
@@ -266,7 +268,9 @@ def spelling_warnings(names: Iterable[str]) -> list[str]:
     for name in names:
         folded = re.sub(r"[\s_-]+", " ", name.strip()).casefold()
         if folded in seen:
-            sentences.append(f"classes {seen[folded]!r} and {name!r} are taken as two: if they are one, spell them alike.")
+            sentences.append(
+                f"classes {seen[folded]!r} and {name!r} are treated as different: if they are the same, spell them alike."
+            )
         seen.setdefault(folded, name)
     return sentences
 

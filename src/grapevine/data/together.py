@@ -48,8 +48,8 @@ def common_kinds(tables: Sequence[Table]) -> dict[str, str]:
             other = next(kind for kind in (CATEGORY, NUMBER) if kind in kinds and kind != one)
             words = {DATE: "dates", NUMBER: "numbers", CATEGORY: "text"}
             here, there = (fraction if one == NUMBER and fraction else kinds[one]), kinds[other]
-            raise Mistake(f"column {name!r} holds {words[one]} in {here.path} and {words[other]} in {there.path}: write it in "
-                          "one way, or leave it out of --features.")  # fmt: skip
+            raise Mistake(f"column {name!r} holds {words[one]} in {here.path} and {words[other]} in {there.path}: write it "
+                          "the same way everywhere, or leave it out of --features.")  # fmt: skip
     return {name: CATEGORY if CATEGORY in kinds else next(iter(kinds)) for name, kinds in found.items()}
 
 
@@ -88,7 +88,7 @@ def described(tables: Sequence[Table], layout: Layout, names: Sequence[str], lab
     left = [f"{name} (not asked for)" for name in dict.fromkeys(name for table in tables for name in table.unused)]
     for column in layout.columns:
         if column.kind == CATEGORY and not column.values:
-            left.append(f"{column.name} (text, no value of which stands in {RARE} rows)")
+            left.append(f"{column.name} (text, and no value occurs in {RARE} rows)")
         elif column.name == column.source:
             by_kind[column.kind].append(f"{column.name} ({len(column.values)} values)" if column.values else column.name)
     words = {NUMBER: "number", CATEGORY: "category", DATE: "date"}
@@ -141,14 +141,16 @@ def doubts(tables: Sequence[Table], names: Sequence[str]) -> list[str]:
         if column.kind == CATEGORY:
             distinct = {value for table in tables for value in table.columns[j].values}
             notes += (
-                [f"column {column.name!r} is {min(distinct)!r} in every row: it tells nothing."] if len(distinct) == 1 else []
+                [f"column {column.name!r} is {min(distinct)!r} in every row, so it carries no information."]
+                if len(distinct) == 1
+                else []
             )
             continue
         every = np.concatenate(values)
         if not len(every):
             notes.append(f"column {column.name!r} is empty in every row: leave it out.")
         elif (every == every[0]).all() and len(every) > 1:
-            notes.append(f"column {column.name!r} is {every[0]:g} in every row: it tells nothing.")
+            notes.append(f"column {column.name!r} is {every[0]:g} in every row, so it carries no information.")
         elif column.kind == NUMBER:
             notes += number_doubts(column, values, names)
     return notes
@@ -157,7 +159,7 @@ def doubts(tables: Sequence[Table], names: Sequence[str]) -> list[str]:
 def number_doubts(column: Column, values: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[str]:
     for own, name in zip(values, names):
         if looks_like_id(column.name, own):
-            yield (f"column {column.name!r} looks like an id in {name} ({len(own)} rows, no two alike): if it is, say --id "
+            yield (f"column {column.name!r} looks like an id in {name} ({len(own)} rows, no two alike): if it is one, use --id "
                    f"{column.name}.")  # fmt: skip
             break
     middle = [np.median(size) if len(size := np.abs(own[own != 0])) >= 5 else np.nan for own in values]
@@ -165,8 +167,8 @@ def number_doubts(column: Column, values: Sequence[np.ndarray], names: Sequence[
         others = [m for k, m in enumerate(middle) if k != i and not np.isnan(m)]
         ratio = middle[i] / np.median(others) if others else np.nan
         if ratio >= FAR or ratio <= 1 / FAR:
-            way = f"{ratio:.0f} times as large" if ratio > 1 else f"{1 / ratio:.0f} times as small"
-            yield f"column {column.name!r} is about {way} in {name} as in the others: is it in the same unit?"
+            way = f"{ratio:.0f} times larger" if ratio > 1 else f"{1 / ratio:.0f} times smaller"
+            yield f"column {column.name!r} is about {way} in {name} than in the others: check that the units are the same."
     for own, name, usual in zip(values, names, middle):
         huge = np.flatnonzero((np.abs(own) >= HUGE) & (np.abs(own) >= 1e6 * usual))
         if len(huge):

@@ -127,7 +127,7 @@ class _Lists:
         try:
             self._faiss: Any = import_module("faiss")
         except ImportError:
-            raise Mistake("an approximate search needs the `ann` extra (faiss-cpu): install it, or say recall=1.") from None
+            raise Mistake("an approximate search needs the `ann` extra (faiss-cpu): install it, or use recall=1.") from None
         self.bits, self.n, self.threads, faiss = bits, len(bits), threads, self._faiss
         self.count = max(1, 2 ** round(math.log2(4 * math.sqrt(max(self.n, 1)))))
         self.count = max(1, min(self.count, self.n // PER_CENTRE))

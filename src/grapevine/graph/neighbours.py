@@ -36,7 +36,7 @@ def nearest(
     B = packed.words(bits)
     A = B if queries is None else packed.words(queries)
     if A.shape[1] != B.shape[1]:
-        raise Mistake("The queries have other bits than the points: hash both with the same planes.")
+        raise Mistake("The queries and the points have different numbers of bits: hash both with the same planes.")
     keys = _search(lambda i, j: packed.differences(A[i], B[j]), (len(A), len(B)), k, queries is None, threads)
     return lists_of_keys(keys)
 
@@ -90,7 +90,7 @@ class KBest:
             raise Mistake(f"A block of shape {block.shape} does not fit {rows.size} rows and {cols.size} columns.")
         ids = np.concatenate([rows, cols])
         if ids.size and (ids.min() < 0 or ids.max() >= self.n):
-            raise Mistake(f"A block speaks of point {ids.max() if ids.min() >= 0 else ids.min()}, but there are {self.n}.")
+            raise Mistake(f"A block names point {ids.max() if ids.min() >= 0 else ids.min()}, but there are {self.n}.")
         if block.size and (block.min() < 0 or block.max() >= 2**31):
             raise Mistake(f"A block holds the distance {block.min()}: distances are not negative and below 2**31.")
         kernels.offer(np.ascontiguousarray(block, np.int32), rows, cols, True, self._keys)

@@ -67,7 +67,7 @@ class Solution(NamedTuple):
 
 def check_alpha(alpha: float) -> None:
     if not 0.0 <= alpha < 1.0:
-        raise Mistake(f"alpha={alpha} is outside [0, 1): labels would spread without end or backwards; the paper takes 0.99.")
+        raise Mistake(f"alpha={alpha} is outside [0, 1): labels would spread without end or backwards; the paper uses 0.99.")
 
 
 def solve(
@@ -165,7 +165,7 @@ def distributions(Z: np.ndarray, floor: float | None = None) -> np.ndarray:
     """
     Z = np.asarray(Z, np.float64)
     if not np.isfinite(Z).all():
-        raise Mistake("Z holds a value that is not finite: the sums or the graph it came from are broken, compute it anew.")
+        raise Mistake("Z holds a value that is not finite: the sums or the graph behind it are wrong, so compute it again.")
     Z = np.maximum(Z, 0.0)
     top = Z.max(axis=1, initial=0.0)
     floor = 1e-9 * top.max(initial=0.0) if floor is None else floor

@@ -1,4 +1,4 @@
-"""The clean job: parties' rows and a server's labelled rows in; each label kept or mended, or the row set aside.
+"""The clean job: parties' rows and a server's labelled rows in; each label kept or corrected, or the row excluded.
 
 `clean` is the whole of it in this process: `check` refuses, `plan` says beforehand what would travel, `run` does it. The
 decisions are `methods.mp_ssfl.Clean`; what is left at the end is in `clean_result`.
@@ -28,14 +28,14 @@ from grapevine.jobs.reading import Party, read
 from grapevine.jobs.settings import CleanSettings
 from grapevine.learn import fit
 from grapevine.learn.networks import Network, parameter_count
-from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, KEPT, MENDED, Clean, moments, standardised
+from grapevine.methods.mp_ssfl import ACTIONS, CORRECTED, EXCLUDED, KEPT, Clean, moments, standardised
 from grapevine.run.experiment import check_head
 from grapevine.run.model import model_source
 
 STEPS = 1000  # at least so many for the classifier: fewer would leave it unsure of everything
 EPOCHS = 30
 FAR = 10  # deviations from the server's mean: beyond, a classifier may be sure of what it has never seen
-COUNTS = "how many rows this party kept, mended and set aside"
+COUNTS = "how many rows this party kept, corrected and excluded"
 NOTHING = "nothing: an empty answer, that this party has decided"
 
 
@@ -88,7 +88,7 @@ def run(server: Party, parties: Sequence[Party], s: CleanSettings, progress: Pro
     state = ran.state
     scaled = (state["mean"].numpy(), state["std"].numpy()) if method.scale == "standard" else None
     found = [party_cleaned(party, ran.clients[party.name], host.classes, scaled, ran.disclosure[party.name]) for party in parties]
-    notes += [f"{p.name} has nothing relevant: all of its {len(p.ids)} rows were set aside, no training can use it."
+    notes += [f"{p.name} has nothing relevant: all of its {len(p.ids)} rows were excluded, so training cannot use it."
               for p in found if not p.relevant.any()]  # fmt: skip
     notes += _far_notes(found) + _doubts(state["expected"], method)
     return CleanResult(
@@ -105,11 +105,11 @@ def party_cleaned(party: Party, client: Client, classes: Sequence[str], scaled: 
     code, loss, confidence, proba = (found[name][back].numpy() for name in ("action", "loss", "confidence", "proba"))
     proposed = [classes[c] for c in proba.argmax(1)]
     chosen = zip(code.tolist(), party.labels, proposed)
-    labels = [given if a == KEPT else said if a == MENDED else None for a, given, said in chosen]
+    labels = [given if a == KEPT else said if a == CORRECTED else None for a, given, said in chosen]
     action = np.array(ACTIONS)[code]
     measured = None if party.truth is None else measure(party.labels, labels, action, party.truth, classes)
     z = np.nan_to_num((party.x - scaled[0]) / scaled[1]) if scaled and party.columns else None
-    far = np.empty(0, np.int64) if z is None else np.flatnonzero((np.abs(z) > FAR).any(1) & (code != ASIDE))
+    far = np.empty(0, np.int64) if z is None else np.flatnonzero((np.abs(z) > FAR).any(1) & (code != EXCLUDED))
     out = PartyCleaned(party.name, party.ids, party.labels, labels, action, loss.astype(float), confidence.astype(float),
                        proposed, proba, measured, party.truth, far, {}, disclosure)  # fmt: skip
     return replace(out, examples=examples(party, out, z))
@@ -119,21 +119,21 @@ def _doubts(expected: dict[str, int], method: Clean) -> list[str]:
     """What the server's own held-out rows say against trusting its classifier."""
     n, sure = expected["n"], expected["sure"]
     if not n:
-        return ["how far to trust the classifier is not known: the server has too few rows to hold some out."]
+        return ["the classifier could not be checked, since the server has too few rows to hold some out."]
     notes = []
     if sure < n / 2:
         notes.append(f"the classifier is sure of only {sure} of {n} held-out rows of the server, so many relevant rows are set "
                      f"aside: more server rows, more --epochs or a lower --tau than {method.tau:g} help.")  # fmt: skip
     if sure and expected["sure_right"] < 0.9 * sure:
         wrong = sure - expected["sure_right"]
-        notes.append(f"of {sure} held-out rows that the classifier was sure of, {wrong} were wrong: mended labels will be too; "
-                     "more server rows or a higher --tau help.")  # fmt: skip
+        notes.append(f"of {sure} held-out rows the classifier was sure of, {wrong} were wrong, so some corrected labels will be "
+                     "too; more server rows or a higher --tau will help.")  # fmt: skip
     return notes
 
 
 def _far_notes(parties: Sequence[PartyCleaned]) -> list[str]:
     far = [f"{p.name} ({len(p.far)})" for p in parties if len(p.far)]
-    told = f"some rows are more than {FAR} deviations from a mean of the server and were not set aside: {_some(far)}; a "
+    told = f"some rows are more than {FAR} deviations from a mean of the server and were not excluded: {_some(far)}; a "
     return [told + "classifier can be sure of what it has never seen, so look at them."] if far else []
 
 
@@ -143,12 +143,12 @@ def _far_notes(parties: Sequence[PartyCleaned]) -> list[str]:
 def check(server: Party, parties: Sequence[Party], method: Clean) -> list[str]:
     """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
     if not parties:
-        raise Mistake("no party was given: give at least one whose labels are to be cleaned.")
+        raise Mistake("no party was given: name at least one whose labels should be cleaned.")
     check_names([party.name for party in parties])
     if not server.classes:
-        raise Mistake("the server has no labelled row: its labels are what the parties' are measured by.")
+        raise Mistake("the server has no labelled row: give it some, since the parties' labels are checked against them.")
     if len(server.classes) == 1:
-        raise Mistake(f"every label of the server is '{server.classes[0]}': its classifier needs rows of two classes at least.")
+        raise Mistake(f"every label of the server is '{server.classes[0]}': its classifier needs rows of at least two classes.")
     theirs = {name for party in parties for name in party.classes}
     notes = tables.spelling_warnings(tables.sort_names(theirs | set(server.classes)))
     left = sum(label is None for label in server.labels)
@@ -158,11 +158,11 @@ def check(server: Party, parties: Sequence[Party], method: Clean) -> list[str]:
         )
     few = [f"'{name}'" for name in server.classes if server.labels.count(name) < 5]
     if few:
-        notes.append(f"the server has fewer than 5 rows of {_some(few)}: the classifier will hardly know what they look like.")
+        notes.append(f"the server has fewer than 5 rows of {_some(few)}: the classifier will hardly recognise them.")
     strange = [f"'{name}'" for name in tables.sort_names(theirs - set(server.classes))]
     if strange:
-        notes.append(f"the server does not know {_some(strange)}: such a label has an infinite loss, and the row is mended if "
-                     "the classifier is sure of another class, else set aside.")  # fmt: skip
+        notes.append(f"the server does not know {_some(strange)}: such a label has an infinite loss, and the row is corrected if "
+                     "the classifier is sure of another class, else excluded.")  # fmt: skip
     return notes + _odd_rows(server, parties, method)
 
 
@@ -174,7 +174,7 @@ def _odd_rows(server: Party, parties: Sequence[Party], method: Clean) -> list[st
         rows = server.labelled(server.classes)
         still = int(torch.isinf(moments(rows.x[rows.index], "standard")[1]).sum())
         if still:
-            notes.append(f"{still} of {server.x.shape[1]} features never change in the server's rows, and are left out.")
+            notes.append(f"{still} of {server.x.shape[1]} features never change in the server's rows, so they are left out.")
     return notes
 
 

@@ -21,7 +21,7 @@ from grapevine.core.words import short_table
 from grapevine.data import tables
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
 from grapevine.jobs.reading import Party
-from grapevine.methods.mp_ssfl import ACTIONS, ASIDE, MENDED, Clean
+from grapevine.methods.mp_ssfl import ACTIONS, CORRECTED, EXCLUDED, Clean
 from grapevine.run.folder import peak_memory_mb
 
 SHOWN = 12  # examples of each kind and party in the report
@@ -42,36 +42,36 @@ class PartyCleaned:
     name: str
     ids: list[str]
     given: Any
-    labels: Any  # kept or mended; none where the row is set aside
-    action: np.ndarray  # "kept", "mended", "set aside"
+    labels: Any  # kept or corrected; none where the row is excluded
+    action: np.ndarray  # "kept", "corrected", "excluded"
     loss: np.ndarray  # of the given label; NaN without one, ∞ for a class that the server does not know
     confidence: np.ndarray
     proposed: Any  # what the classifier says
     proba: np.ndarray  # a column for each class of the result
     measured: dict[str, dict[str, int]] | None = None  # by what: found, right, of; where the truth is known
     truth: list[str | None] | None = None
-    far: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows not set aside, though far from the server's
+    far: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows not excluded, though far from the server's
     examples: dict[str, list[dict]] = field(default_factory=dict)
     disclosure: list[dict] = field(default_factory=list)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows by action, and how many of the mended ones had no label before."""
+        """Rows by action, and how many of the corrected ones had no label before."""
         counts = {name: int((self.action == name).sum()) for name in ACTIONS}
-        new = [a == ACTIONS[MENDED] and no_label(g) for a, g in zip(self.action, self.given)]
+        new = [a == ACTIONS[CORRECTED] and no_label(g) for a, g in zip(self.action, self.given)]
         return dict(counts, labelled=int(sum(new)))
 
     @property
     def relevant(self) -> np.ndarray:
-        """Which rows are not set aside."""
-        return self.action != ACTIONS[ASIDE]
+        """Which rows are not excluded."""
+        return self.action != ACTIONS[EXCLUDED]
 
     @property
     def table(self) -> dict[str, int]:
         """One party in a table."""
         c = self.counts
-        return {"rows": len(self.ids), "kept": c["kept"], "mended": c["mended"] - c["labelled"], "newly labelled": c["labelled"],
-                "set aside": c["set aside"]}  # fmt: skip
+        return {"rows": len(self.ids), "kept": c["kept"], "corrected": c["corrected"] - c["labelled"],
+                "newly labelled": c["labelled"], "excluded": c["excluded"]}  # fmt: skip
 
     def __repr__(self) -> str:
         return f"{self.name}: {', '.join(f'{name} {n}' for name, n in self.table.items())}"
@@ -117,13 +117,13 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
     had = np.array([label is not None for label in given])
     relevant = np.array([true in set(classes) for true in truth], bool)
     same, hit = (np.array([a is not None and a == b for a, b in zip(values, truth)], bool) for values in (given, labels))
-    kept, mended, aside = (action == name for name in ACTIONS)
+    kept, corrected, aside = (action == name for name in ACTIONS)
     wrong = had & relevant & ~same
     lines = {
-        "wrong labels found": (mended & had, mended & wrong, wrong),
-        "wrong labels mended rightly": (mended & had, mended & wrong & hit, wrong),
-        "unlabelled rows labelled rightly": (mended & ~had, mended & ~had & hit, relevant & ~had),
-        "irrelevant rows set aside": (aside, aside & ~relevant, ~relevant),
+        "wrong labels found": (corrected & had, corrected & wrong, wrong),
+        "wrong labels given the true class": (corrected & had, corrected & wrong & hit, wrong),
+        "unlabelled rows given the true class": (corrected & ~had, corrected & ~had & hit, relevant & ~had),
+        "irrelevant rows excluded": (aside, aside & ~relevant, ~relevant),
         "right labels kept": (kept, kept & same & relevant, had & relevant & same),
         BEFORE: (had, had & same, had),
         AFTER: (~aside, ~aside & hit, ~aside),
@@ -145,11 +145,11 @@ def scores(measured: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
 
 
 def examples(party: Party, found: PartyCleaned, z: np.ndarray | None) -> dict[str, list[dict]]:
-    """Labels most in doubt (mended, by loss); rows of which the classifier knows least (set aside, by confidence); and of tables,
-    rows that are not set aside though they lie far from everything at the server. `z`: features in the server's deviations."""
+    """The labels most in doubt (corrected, by loss), the rows the classifier is least sure of (excluded, by confidence) and, in
+    tables, rows that were not excluded although they lie far from the server's rows. `z`: features in the server's deviations."""
     had = np.array([label is not None for label in found.given], bool)
-    mended = np.flatnonzero((found.action == ACTIONS[MENDED]) & had)
-    doubted = mended[np.lexsort((-found.confidence[mended], -found.loss[mended]))][:SHOWN]
+    corrected = np.flatnonzero((found.action == ACTIONS[CORRECTED]) & had)
+    doubted = corrected[np.lexsort((-found.confidence[corrected], -found.loss[corrected]))][:SHOWN]
     aside = np.flatnonzero(~found.relevant)
     unsure = aside[np.argsort(found.confidence[aside], kind="stable")][:SHOWN]
     far = found.far if z is None else found.far[np.argsort(-np.abs(z[found.far]).max(1), kind="stable")][:SHOWN]

@@ -112,11 +112,11 @@ def load(folder: str | Path) -> Comparison:
     """A comparison from its folder, finished or still going."""
     path = Path(folder) / "compare.json"
     if not path.is_file():
-        raise Mistake(f"{folder} holds no comparison: name the folder that the --out of grapevine compare named.")
+        raise Mistake(f"{folder} holds no comparison: give the folder that you passed to `grapevine compare` as --out.")
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise Mistake(f"{path} is not readable as JSON ({error}); go on with the comparison by --resume to mend it.") from None
+        raise Mistake(f"{path} is not valid JSON ({error}); run the comparison again with --resume to rewrite it.") from None
     if not isinstance(held, dict) or held.get("job") != "compare":
         raise Mistake(f"{path} was not written by grapevine compare: name another folder.")
     return Comparison(Path(folder), held)
@@ -137,17 +137,17 @@ def _check_folder(plan: Plan, resume: bool) -> None:
     if not out.is_dir() or not any(path.name != "lock" for path in out.iterdir()):
         return
     if not resume:
-        raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+        raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
     if not (out / "compare.json").exists():
         if not (out / "splits").exists():
-            raise Mistake(f"{out} holds no comparison: take another --out.")
+            raise Mistake(f"{out} holds no comparison: choose another --out.")
         return
     before = load(out).data
     for name, now in json.loads(json.dumps(flags(plan.settings))).items():
         was = before["flags"].get(name)
         if name not in FREE and name not in plan.settings.vary and name not in before["vary"] and was != now:
             flag = f"--{name.replace('_', '-')}"
-            raise Mistake(f"{out} was begun with {flag} {was}, not {now}: repeat its flags or take another --out.")
+            raise Mistake(f"{out} was started with {flag} {was}, not {now}: repeat its flags or choose another --out.")
 
 
 def _as_they_would_be(out: Path, made: Sequence[Job]) -> None:
@@ -158,7 +158,7 @@ def _as_they_would_be(out: Path, made: Sequence[Job]) -> None:
         try:
             was = json.loads(path.read_text(encoding="utf-8"))["settings"]
         except (ValueError, KeyError, TypeError):
-            raise Mistake(f"{path} is not a run's result: remove its folder, and the run is made anew.") from None
+            raise Mistake(f"{path} is not a valid result: remove its folder, and the run will be repeated.") from None
         now = json.loads(json.dumps(with_settings(find(job.work["method"]), job.work["settings"]["set"]).settings()))
         was, now = common(was, now), common(now, was)
         if was != now:
@@ -166,8 +166,8 @@ def _as_they_would_be(out: Path, made: Sequence[Job]) -> None:
     if others:
         folder, was, now = others[0]
         more = f", as {len(others) - 1} more here" if others[1:] else ""
-        raise Mistake(f"{out / folder} was made with {was}, and would be with {now} now{more}: remove that folder to "
-                      "run it anew, or take another --out.")  # fmt: skip
+        raise Mistake(f"{out / folder} was made with {was}, but the settings now say {now}{more}: remove that folder to "
+                      "run it again, or choose another --out.")  # fmt: skip
 
 
 def common(a: Any, b: Any) -> Any:

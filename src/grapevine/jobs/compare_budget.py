@@ -28,7 +28,7 @@ FIELDS = {  # of methods: how a value reads
 def check(budget: Mapping[str, Any]) -> None:
     for name, value in budget.items():
         if name not in FIELDS:
-            raise Mistake(f"--budget {name}={value}: a budget is of {', '.join(FIELDS)}; for other fields say --set.")
+            raise Mistake(f"--budget {name}={value}: a budget can set {', '.join(FIELDS)}; for other fields use --set.")
 
 
 def spent(method: Method) -> dict[str, Any]:

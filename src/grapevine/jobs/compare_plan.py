@@ -75,7 +75,7 @@ def _entry_of(method: Method) -> Entry:
     settings = {name: value.name if isinstance(value, SubProtocol) else str(value) for name, value in values.items()}
     if method.name not in names() or with_settings(find(method.name), settings) != method:
         raise Mistake(
-            f"{method!r} cannot be told to another process: name it as a text, such as 'fedavg:lr=0.05' or 'file.py:Class'."
+            f"{method!r} cannot be passed to another process: name it as text, such as 'fedavg:lr=0.05' or 'file.py:Class'."
         )
     return Entry(_label(method.name, settings), method.name, settings)
 
@@ -88,7 +88,7 @@ def check_entries(entries: Sequence[Entry], common: Mapping[str, str]) -> None:
     """Fields that nobody has, values that cannot be read, a method named twice: before the data is read."""
     for e in entries:
         if e.label in BOUNDS and e.spec != e.label:
-            raise Mistake(f"{e.spec} calls itself {e.label}, which is the name of a bound: give it another name.")
+            raise Mistake(f"{e.spec} is called {e.label}, which is the name of a bound: give it another name.")
     everybody = [*entries, *(Entry(name, name, {}) for name in BOUNDS)]
     known = sorted({e.method.name for e in everybody})
     for key, value in common.items():
@@ -104,7 +104,7 @@ def check_entries(entries: Sequence[Entry], common: Mapping[str, str]) -> None:
     for what, all_of_them in (("METHOD", [e.label for e in entries]), ("the folder of METHOD", [e.folder for e in entries])):
         twice = [label for label in all_of_them if all_of_them.count(label) > 1]
         if twice:
-            raise Mistake(f"{what} {twice[0]} is there twice: name it once, or with other fields.")
+            raise Mistake(f"{what} {twice[0]} is given twice: name it once, or with different fields.")
 
 
 # ---------------------------------------------------------------- cells
@@ -132,11 +132,11 @@ def cells(s: CompareSettings) -> list[Cell]:
     for name, values in s.vary.items():
         flag = name.replace("_", "-")
         if name not in can_vary:
-            raise Mistake(f"--vary {flag}=… is not known: {', '.join(can_vary).replace('_', '-')} can be varied.")
+            raise Mistake(f"--vary {flag}=… cannot be varied: use one of {', '.join(can_vary).replace('_', '-')}.")
         if s.split and name in DataSettings.names():
-            raise Mistake(f"--vary {flag} needs other splits, and --split gives one: leave one of them out.")
+            raise Mistake(f"--vary {flag} needs several splits, but --split gives one: leave one of them out.")
         if len(values) != len({str(value) for value in values}):
-            raise Mistake(f"--vary {flag}={','.join(map(str, values))} names a value twice: leave one out.")
+            raise Mistake(f"--vary {flag}={','.join(map(str, values))} names a value twice: remove one.")
     made = []
     for values in itertools.product(*s.vary.values()):
         settings = replace(s, vary={}, **dict(zip(s.vary, values)))
@@ -209,11 +209,11 @@ def missing_bounds(split: Held, bounds: bool) -> list[str]:
         return ["no bound was asked for"]
     told = []
     if split.where == "server":
-        told.append("no client has labels, so there is no line of clients alone or of labelled rows only")
+        told.append("no client has labels, so there are no lower bounds")
     elif split.settings["labels"] == "all":
-        told.append("every row is labelled, so plain averaging (fedavg) is a method and no bound")
+        told.append("every row is labelled, so plain averaging (fedavg) is a method, not a bound")
     if split.settings["labels"] == "all" and not parse_flip(split.settings["flip"]).share and not split.settings["irrelevant"]:
-        told.append("all labels are true, so there is nothing above them")
+        told.append("all labels are true, so there is no upper bound")
     return told
 
 
@@ -229,7 +229,7 @@ class Plan:
     @classmethod
     def make(cls, methods: Sequence[str | Method], s: CompareSettings, out: Path) -> Plan:
         if not s.all_seeds:
-            raise Mistake("no seed is given: take seeds=3, say, or a list of numbers.")
+            raise Mistake("no seed is given: use seeds=3, for example, or a list of numbers.")
         compare_budget.check(s.budget)
         return cls([entry(spec) for spec in methods], cells(s), s, out)
 

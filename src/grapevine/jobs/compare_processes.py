@@ -93,7 +93,7 @@ class _Hand:
                 self._told.put((job, said))
         code = self._bury()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        return dict(state="failed", error=f"its process {how} in the middle of the run; log.txt may say more.")
+        return dict(state="failed", error=f"its process {how} during the run; see log.txt.")
 
     def _start(self) -> subprocess.Popen[str]:
         one = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}

@@ -203,7 +203,7 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     best = next((row for row in rows if row["best"]), None)
     n = len(data["seeds"])
     said = [warning] if (warning := against_bounds(rows)) else []
-    said.append(f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed: no spread, and no test.")
+    said.append(f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed, so there is no spread and no test.")
     pairs = max((row["pairs"] for row in rows if row["p"] is not None), default=0)
     if best and pairs:
         said.append(
@@ -211,7 +211,7 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
             "not corrected for several comparisons."
         )
     if cell["target"] is not None:
-        said.append(f"Target: {percent(cell['target'])} test accuracy, {cell['target_is']}; counted at evaluations.")
+        said.append(f"Target: {percent(cell['target'])} test accuracy, {cell['target_is']}; counted at the evaluations.")
     said.append("Per client and round: bytes sent in all, over rounds × clients chosen in a round.")
     said += filter(None, [compare_budget.differences(cell["lines"])])
     if cell.get("no_bounds"):

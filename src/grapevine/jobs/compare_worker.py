@@ -78,7 +78,7 @@ def _split(job: dict[str, Any], s: TrainSettings, loaded: dict[tuple, Loaded]) -
         loaded[sources(s)] = load_data(s)
     split = Split.load(job["split"], *loaded[sources(s)])
     if split.hash != job["hash"]:
-        raise Mistake(f"{job['split']} is another split than the comparison was begun with: take another --out.")
+        raise Mistake(f"{job['split']} differs from the split with which the comparison started: choose another --out.")
     return split
 
 

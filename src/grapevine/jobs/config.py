@@ -60,9 +60,9 @@ def read_config(path: str | Path, job: str, known: Iterable[str]) -> dict[str, A
     try:
         table = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Mistake(f"there is no file {path}: a run's folder has one, {FILE}.") from None
+        raise Mistake(f"there is no file {path}: use the {FILE} in a run's folder.") from None
     except IsADirectoryError:
-        raise Mistake(f"{path} is a folder: name the file in it, {Path(path) / FILE}.") from None
+        raise Mistake(f"{path} is a folder: name the file in it, as in {Path(path) / FILE}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not valid TOML ({error}): correct it.") from None
     of = table.pop("job", job)

@@ -35,7 +35,8 @@ def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
     lines = []
     for name, kind, shape, size in list(fields(reply)) or [("", "dict", [0], 0)]:
         told = (
-            method.reveals(step, name) or f"not said: read step {step} of {method.name}, which computes it from this party's rows"
+            method.reveals(step, name)
+            or f"not stated: read step {step} of {method.name}, which computes it from this party's rows"
         )
         lines.append(dict(time=now, step=step, peer="server", field=name, type=kind, shape=shape, bytes=size,
                           hash=wire.digest(wire.encode({name: reply[name]} if name else {})),

@@ -71,13 +71,13 @@ def sensitivity(classes: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | 
 def verdict_words(name: str, v: Mapping[str, Any] | None) -> str:
     """Whether a party does better together than with its own model, in a sentence; by its own hidden labels alone."""
     if v is None or not v["n"]:
-        return f"{name} has no labels of its own, so its labels cannot be judged there: go by the accuracy of all parties."
+        return f"{name} has no labels of its own, so its labels cannot be checked there: rely on the accuracy over all parties."
     together = f"{v['right']} of {v['n']} hidden labels found ({percent(v['right'] / v['n'])})"
     if not v["has_own"]:
-        return f"{name}: {together}; its labels are of one class, so it has no model of its own to compare with."
+        return f"{name}: {together}; its labels are all of one class, so it has no model of its own to compare with."
     both = f"{name}: {together} together, {v['own']} by its own model"
     if v["own_kept"]:
-        return f"{both}: its own model is clearly better, and {name} keeps that one's labels."
+        return f"{both}: its own model is clearly better, so {name} keeps the labels of its own model."
     more = v["right"] - v["own"]
     if more >= 3 and more > 2 * v["apart"] ** 0.5:
         return f"{both}: together is better."

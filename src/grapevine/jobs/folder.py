@@ -72,11 +72,11 @@ def check_names(names: Sequence[str]) -> None:
     """Every party has a folder of its name, beside the job's own files."""
     for name in names:
         if names.count(name) > 1:
-            raise Mistake(f"two parties are called '{name}': give every party a name of its own.")
+            raise Mistake(f"two parties are called '{name}': give every party its own name.")
         if name in ("", ".", "..") or "/" in name or "\\" in name:
-            raise Mistake(f"a party is called '{name}', and its folder will be: take a name without slashes.")
+            raise Mistake(f"a party is called '{name}', which is also the name of its folder: use a name without slashes.")
         if name.lower() in FILES:
-            raise Mistake(f"a party is called '{name}', and its folder will be, where the job writes a file of that name: "
+            raise Mistake(f"a party is called '{name}', but the job writes a file of that name: "
                           "rename the party or its file.")  # fmt: skip
 
 
@@ -84,12 +84,12 @@ def require_new(out: str | Path) -> None:
     """Before anything is read or computed: a place for the results that is not taken and can be written."""
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
-        raise Mistake(f"{out} is a file: take another --out, a new folder.")
+        raise Mistake(f"{out} is a file: choose a new folder for --out.")
     if folder.exists() and any(folder.iterdir()):
-        raise Mistake(f"{out} exists and is not empty: take another --out.")
+        raise Mistake(f"{out} exists and is not empty: choose another --out.")
     above = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise Mistake(f"nothing can be written to {above}: take another --out.")
+        raise Mistake(f"{above} cannot be written to: choose another --out.")
 
 
 # ---------------------------------------------------------------- writing

@@ -42,7 +42,9 @@ class Heads:
         X = np.asarray(X, np.float64)
         X = X.reshape(len(X), -1)
         if X.shape[1] != len(self.scale.mean):
-            raise Mistake(f"X has {X.shape[1]} features, and the labels were made from {len(self.scale.mean)}: give the same.")
+            raise Mistake(
+                f"X has {X.shape[1]} features, but the labels were made from {len(self.scale.mean)}: give the same columns."
+            )
         V = self.scale(X)
         return softmax(sum(weight * _log_p(V @ W + b) for W, b, weight in self.heads.values()), axis=1)
 
@@ -66,7 +68,7 @@ class Heads:
             heads = {name: (arrays[f"{name}.W"], arrays[f"{name}.b"], float(w)) for name, w in about["weights"].items()}
             return cls(tuple(about["classes"]), Layout.from_dict(about["layout"]), scale, heads)
         except (SafetensorError, KeyError, TypeError, ValueError):
-            raise Mistake(f"{path} is not what a label job leaves: take the folder of a finished one.") from None
+            raise Mistake(f"{path} was not written by a label job: give the folder of a finished one.") from None
 
 
 def _log_p(scores: np.ndarray) -> np.ndarray:

@@ -62,16 +62,16 @@ def make_method(s: LabelSettings) -> Label | Chorus:
     xclp = CrossClientPropagation(protocol(s.secure), s.bits or usual.bits, k, alpha, "code" if chorus else s.preset,
                                   s.seed is not None, spread.protocol(way))  # fmt: skip
     if chorus and s.preset != LabelSettings().preset:
-        raise Mistake(f"preset is {s.preset}, which is for method xclp: leave it out, or take xclp.")
+        raise Mistake(f"preset is {s.preset}, which is for the method xclp: leave it out, or use xclp.")
     if chorus:
         nodes = 0 if s.landmarks in (None, "auto") else -1 if s.landmarks == "all" else int(s.landmarks or 0)
         return Chorus(xclp, scale=s.scale, impute=s.impute, landmarks=nodes, smooth=s.smooth, epsilon=s.dp_labels or 0.0,
                       groups=s.groups)  # fmt: skip
     if s.landmarks not in (None, "all") or s.smooth or s.dp_labels:
         said = "landmarks" if s.landmarks not in (None, "all") else "smooth" if s.smooth else "dp-labels"
-        raise Mistake(f"{said} is for method chorus, and the method is xclp: leave it out, or take chorus.")
+        raise Mistake(f"{said} is for the method chorus, but the method is xclp: leave it out, or use chorus.")
     if s.scale == "one":
-        raise Mistake("scale is one, which is for method chorus: take standard or none, or method chorus.")
+        raise Mistake("scale is one, which is for the method chorus: use standard or none, or the method chorus.")
     return Label(xclp, "standard" if s.scale == "auto" else s.scale, s.impute, s.groups)
 
 
@@ -79,17 +79,17 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
     if len(parties) < 2:
         many = f"{len(parties)} {'party was' if len(parties) == 1 else 'parties were'} given"
-        raise Mistake(f"{many}: labels travel between parties, so give at least two.")
+        raise Mistake(f"{many}: labels spread between parties, so give at least two.")
     if method.groups > len(parties) // 2:
         most = len(parties) // 2
-        raise Mistake(f"groups is {method.groups}, and {len(parties)} parties make 1 to {most}: a group has at least two.")
+        raise Mistake(f"groups is {method.groups}, but {len(parties)} parties can form 1 to {most}: a group has at least two.")
     check_names([party.name for party in parties])
     for party in parties:
         if not len(party.x):
             raise Mistake(f"{party.name} has no rows: leave it out.")
     classes = sort_names({name for party in parties for name in party.classes})
     if not classes:
-        raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+        raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
     notes = spelling_warnings(classes)
     if len(classes) == 1:
         notes.append(f"every label is '{classes[0]}', so every row will get it: label rows of other classes too.")
@@ -161,18 +161,18 @@ def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:
 def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:
     """Classes that no row gets."""
     never = [name for name in classes if name in recall and not round(recall[name]["given"])]
-    return [f"no row gets the class '{name}': it has too few labels to be found." for name in never]
+    return [f"no row gets the class '{name}': it has too few labels." for name in never]
 
 
 def _unreached(found: Sequence[PartyLabels], lost: Sequence[str]) -> list[str]:
     """Notes on rows and parties without labels."""
     notes, blank = [], sum(p.blank for p in found)
     if blank:
-        notes.append(f"{_rows(blank)} zero after scaling: without a direction there are no neighbours, so no label.")
+        notes.append(f"{_rows(blank)} zero after scaling: a row without a direction has no neighbours and gets no label.")
     far = sum(int(np.sum(p.abstained & ~p.proba.any(1))) for p in found if p.name not in lost) - blank
     if far > 0:
-        notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there, more --neighbours may.")
-    return notes + [f"{name} was lost on the way and has no labels." for name in lost]
+        notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there; more --neighbours may help.")
+    return notes + [f"{name} lost its connection and has no labels." for name in lost]
 
 
 def _rows(n: int) -> str:
@@ -188,7 +188,7 @@ def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[d
 
 def _graph(group: dict, clients: dict[str, Client], parties: Sequence[Party]) -> dict[str, np.ndarray]:
     """The server's layout of a sample of its graph, with the owners put back: number of the party, number of its row. Centres
-    are no rows, and are left out."""
+    are no rows, so they are left out."""
     place = {party.name: i for i, party in enumerate(parties)}
     sizes = group["rows" if "rows" in group else "nodes"]
     owner = np.repeat([place[name] for name in sizes], list(sizes.values()))

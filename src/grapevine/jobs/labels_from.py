@@ -43,9 +43,7 @@ def with_labels(split: Split, folder: str | Path, least: float = 0.0) -> Split:
         new += len(made.labelled) - len(part.labelled)
         parts.append(made)
     if not new:
-        raise Mistake(
-            f"{folder} adds no label of confidence {least:g} or more to the clients' own: say a smaller --min-confidence."
-        )
+        raise Mistake(f"{folder} has no further label with a confidence of {least:g} or more: use a smaller --min-confidence.")
     said = f"{digest.hexdigest()[:16]}, confidence {least:g} or more"
     return replace(split, parts=tuple(parts), settings={**split.settings, "labels_from": said})
 
@@ -56,7 +54,7 @@ def _file(place: Path, name: str) -> Path:
         there = sorted(p.parent.name for p in place.glob(f"*/{FILE}"))
         shown = ", ".join(there[:5]) + (" …" if len(there) > 5 else "")
         raise Mistake(f"{place} has no folder with {FILE} for client '{name}', only for {shown or 'nobody'}: "
-                      "label and train with the same names of parties.")  # fmt: skip
+                      "use the same party names for labelling and training.")  # fmt: skip
     return path
 
 
@@ -69,7 +67,7 @@ def _read(path: Path) -> dict[str, Found]:
     found = dict(rows)
     if len(found) < len(rows):
         twice = next(id for i, (id, _) in enumerate(rows) if id in dict(rows[:i]))
-        raise Mistake(f"{path} has the id '{twice}' twice, so rows cannot be matched: label with an --id that is unique.")
+        raise Mistake(f"{path} has the id '{twice}' twice, so rows cannot be matched: label with a unique --id.")
     return found
 
 
@@ -83,8 +81,8 @@ def _labelled(split: Split, part: Part, name: str, found: dict[str, Found], path
         line = found.get(id)
         own = split.dataset.classes[int(part.labels[i])] if i < len(part.labelled) else None
         if line is not None and own is not None and line.given not in (None, own):
-            raise Mistake(f"{path}: row '{id}' was given the label '{line.given}', and in the data it has '{own}': "
-                          "train on the rows that were labelled, and name them by --id.")  # fmt: skip
+            raise Mistake(f"{path}: row '{id}' was labelled '{line.given}' before, but the data says '{own}': "
+                          "train on the rows that were labelled, and match them by --id.")  # fmt: skip
         if own is not None:
             continue
         if line is None or line.label is None or line.confidence < least:
@@ -92,7 +90,7 @@ def _labelled(split: Split, part: Part, name: str, found: dict[str, Found], path
             continue
         if line.label not in number:
             known = ", ".join(list(number)[:8])
-            raise Mistake(f"{path}: row '{id}' has the label '{line.label}', and the data has the classes {known}.")
+            raise Mistake(f"{path}: row '{id}' has the label '{line.label}', but the classes of the data are {known}.")
         new_rows.append(row)
         new_labels.append(number[line.label])
     return Part(_and(part.labelled, new_rows), _and(part.labels, new_labels), torch.tensor(rest, dtype=torch.int64))
@@ -111,6 +109,6 @@ def _ids(split: Split, rows: Sequence[int], name: str, found: dict[str, Found], 
             raise Mistake(f"no id of {path} is among those of client '{name}' (such as '{ids[0]}'): label with the same --id.")
         return ids
     if len(found) != len(rows):
-        raise Mistake(f"{path} has {len(found)} rows and client '{name}' has {len(rows)} to train on: name a column of "
+        raise Mistake(f"{path} has {len(found)} rows but client '{name}' has {len(rows)} to train on: name a column of "
                       "unique ids with --id in both, so that rows can be matched.")  # fmt: skip
     return [str(i + 1) for i in range(len(rows))]

@@ -23,9 +23,9 @@ from grapevine.run.model import Model
 def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
     """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
     if Path(out).exists():
-        raise Mistake(f"{out} exists: take another --out.")
+        raise Mistake(f"{out} exists: choose another --out.")
     if not Path(out).absolute().parent.is_dir():
-        raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or take another --out.")
+        raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or choose another --out.")
     model = load(run, s.method)
     ids, rows = _read(model, file, s)
     proba = model.predict_proba(rows)

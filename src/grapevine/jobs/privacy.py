@@ -29,9 +29,7 @@ OUTSIDE = {
     "does to other rows before noise is added (neighbours in a graph, labels that others take from it)",
     "label": "which rows have a label, the features of all rows, and what the features say about a label",
 }
-PLAIN_TRAIN = (
-    "every client's update went out as it was, without noise: no ε covers it. `grapevine train --dp EPS` trains with noise."
-)
+PLAIN_TRAIN = "every client's update was sent without noise, so no ε covers it. `grapevine train --dp EPS` trains with noise."
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def read(folder: str | Path, delta: float | None = None) -> list[PartyPrivacy]:
     """All ledgers of a folder. Without `delta`, that of the run, or 1e-6."""
     place = Path(folder)
     if not place.is_dir():
-        raise Mistake(f"{folder} is no folder: name that of a run, of a label or clean job, or a party's.")
+        raise Mistake(f"{folder} is not a folder: give the folder of a run, of a label or clean job, or of a party.")
     settings = read_json(place / "settings.json") or {}
     delta = delta or settings.get("delta") or DELTA
     accountant.check_budget(1.0, delta)
@@ -75,14 +73,16 @@ def read(folder: str | Path, delta: float | None = None) -> list[PartyPrivacy]:
     if not found and settings.get("job") == "train":
         return [PartyPrivacy("every client", [], {}, [PLAIN_TRAIN])]
     if not found:
-        raise Mistake(f"there is no {LEDGER} in {folder}, nor in the folders in it: nothing was released from there so far.")
+        raise Mistake(
+            f"there is no {LEDGER} in {folder}, or in the folders inside it: nothing has been released from there so far."
+        )
     return found
 
 
 def _parties(where: Path, name: str, delta: float) -> list[PartyPrivacy]:
     """One ledger is one party's, or that of several on one machine: whose rows were released tells them apart."""
     if not (where / KEY).is_file():
-        raise Mistake(f"{where / KEY} is missing, without which its ledger cannot be read: put it back from a copy.")
+        raise Mistake(f"{where / KEY} is missing, and the ledger cannot be read without it: restore it from a copy.")
     ledger = Ledger(where)
     lines = [line for line in ledger.lines() if line["kind"] == "release"]
     tables = _same_rows(ledger, list(dict.fromkeys(line["rows"] for line in lines)))
@@ -118,7 +118,7 @@ def _summed(name: str, lines: Sequence[Mapping[str, Any]], delta: float) -> Part
     outside = [told] if exact else []
     outside += [f"ε for {unit}s does not cover {OUTSIDE[unit]}." for unit in spent]
     if not spent:
-        outside.append("nothing was released with noise: no ε is promised.")
+        outside.append("nothing was released with noise, so no ε is guaranteed.")
     once = [
         Line(line["time"][:10], line["job"][:12], line["what"], tuple(line["parties"]), how(line["mechanism"])) for line in lines
     ]

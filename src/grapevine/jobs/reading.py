@@ -83,7 +83,7 @@ def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequen
     if len(forms) > 1:
         who = "parties" if server is None else "server and the parties"
         raise Mistake(
-            f"some of the {who} are {' and others '.join(sorted(forms, key=FORMS.index))}: give all of them in one way."
+            f"some of the {who} are {' and others '.join(sorted(forms, key=FORMS.index))}: give all of them in the same form."
         )
     if forms == {"files"}:
         _check_words("files", names=names)
@@ -107,7 +107,7 @@ def _check_words(given: str, **words: Any) -> None:
     said = [word for word, value in words.items() if value]
     if said:
         meant = "arrays" if given == "files" else "files"
-        raise Mistake(f"{said[0]} is for {meant}, and the parties are {given}: leave it out, or give them as {meant}.")
+        raise Mistake(f"{said[0]} is for {meant}, but the parties are {given}: leave it out, or give them as {meant}.")
 
 
 # ---------------------------------------------------------------- tables
@@ -135,7 +135,7 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
     made = layout or agree(raw, s.impute)
     together.tell(read, made, names, asked)
     if not made.names:
-        raise Mistake("no column can be used: all are text of which no value stands in 10 rows.")
+        raise Mistake("no column is usable: all are text, and no value occurs in 10 rows.")
     return read
 
 
@@ -164,7 +164,7 @@ def _from_objects(s: LabelSettings | CleanSettings, given: Sequence[Any], names:
     truth = None if s.truth is None or isinstance(s.truth, str) else s.truth
     for what, values in (("names", called), ("truth", truth)):
         if values is not None and len(values) != len(people):
-            raise Mistake(f"{what} has {len(values)} entries for {len(people)} parties: give one for each.")
+            raise Mistake(f"{what} has {len(values)} entries for {len(people)} parties: give one per party.")
     called = [SERVER, *called] if server else called
     frames = [is_frame(each) or isinstance(each, (tuple, list)) and len(each) == 2 and is_frame(each[0]) for each in given]
     if frames and all(frames):
@@ -191,7 +191,7 @@ def _from_frames(s: LabelSettings | CleanSettings, given: Sequence[Any], names: 
                  layout: Layout | None) -> list[Party]:  # fmt: skip
     whole = all(is_frame(each) for each in given)
     if whole and s.label is None:
-        raise Mistake("which column of the frames holds the labels? Say label=COL, or give every party as (X, y).")
+        raise Mistake("which column of the frames holds the labels? Name it with label=COL, or give every party as (X, y).")
     if not whole:
         _check_words("arrays", label=s.label)
     read = _tables(s, [each if whole else each[0] for each in given], names, server, layout, whole)
@@ -215,7 +215,7 @@ def _features(name: str, X: Any, impute: bool) -> np.ndarray:
     try:
         X = np.array(X, np.float64)
     except (TypeError, ValueError):
-        raise Mistake(f"{name}: X is not a table of numbers: give an array with a row for each example.") from None
+        raise Mistake(f"{name}: X is not a table of numbers: give an array with one row per example.") from None
     if X.ndim == 0 or 0 in X.shape:
         raise Mistake(f"{name}: X has the shape {X.shape}: give at least one row and one feature.")
     X = X.reshape(len(X), -1)
@@ -223,7 +223,7 @@ def _features(name: str, X: Any, impute: bool) -> np.ndarray:
     if bad.any() and not impute:
         row, column = np.argwhere(bad)[0]
         raise Mistake(
-            f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: mend it, or say impute=True for missing values."
+            f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: correct it, or use impute=True for missing values."
         )
     X[bad] = np.nan
     return X
@@ -237,7 +237,7 @@ def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool
     names = [SERVER, *party_names(paths[1:])] if server else party_names(paths)
     folders = [Path(path).expanduser().is_dir() for path in paths]
     if any(folders) and not all(folders):
-        raise Mistake(f"{paths[folders.index(True)]} is a folder and others are files: give all as tables or all as folders of "
+        raise Mistake(f"{paths[folders.index(True)]} is a folder but others are files: give all as tables or all as folders of "
                       "images.")  # fmt: skip
     if all(folders):
         _check_folders(s, paths)
@@ -257,7 +257,7 @@ def party_names(paths: Sequence[str]) -> list[str]:
     real = [Path(path).expanduser().resolve() for path in paths]
     for path, other in zip(paths, real):
         if real.count(other) > 1:
-            raise Mistake(f"{path} is given twice: a party takes part once.")
+            raise Mistake(f"{path} is given twice: name each party once.")
     stems = [path.name if path.is_dir() else Path(path.stem).stem if path.suffix == ".gz" else path.stem for path in real]
     names = [f"{path.parent.name}-{stem}" if stems.count(stem) > 1 else stem for stem, path in zip(stems, real)]
     for name in names:
@@ -269,17 +269,19 @@ def party_names(paths: Sequence[str]) -> list[str]:
 def _check_folders(s: LabelSettings | CleanSettings, paths: Sequence[str]) -> None:
     _refuse_flags_of_tables(paths[0], id=s.id, features=s.features, categories=s.categories, impute=s.impute)
     if s.label and not any(map(_listed, paths)):
-        raise Mistake(f"--label {s.label} names a column of a table or of a labels.csv, and {paths[-1]} has none: leave it out, "
+        raise Mistake(f"--label {s.label} names a column, but {paths[-1]} has no table and no labels.csv: leave it out, since "
                       "the names of the folders inside are the labels.")  # fmt: skip
     if isinstance(s, LabelSettings) and s.embed is None:
-        raise Mistake(f"{paths[0]} is a folder of images: say --embed {PRETRAINED}, or --embed RUN with a train run's folder.")
+        raise Mistake(
+            f"{paths[0]} is a folder of images: use --embed {PRETRAINED}, or --embed RUN with the folder of a training run."
+        )
 
 
 def _refuse_flags_of_tables(images: str, **words: Any) -> None:
     """Images have neither columns nor missing values."""
     given = [f"--{flag}" for flag, value in words.items() if value]
     if given:
-        raise Mistake(f"{images} holds images, and {' and '.join(given)} {'is' if len(given) == 1 else 'are'} for tables: "
+        raise Mistake(f"{images} holds images, but {' and '.join(given)} {'is' if len(given) == 1 else 'are'} for tables: "
                       f"leave {'it' if len(given) == 1 else 'them'} out.")  # fmt: skip
 
 
@@ -299,7 +301,7 @@ def _read_folder(s: LabelSettings | CleanSettings, path: str, name: str, size: i
 def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: Sequence[str], server: bool,
                  layout: Layout | None) -> list[Party]:  # fmt: skip
     if s.label is None:
-        raise Mistake("which column holds the labels? Say --label COL; an empty cell is an unlabelled row.")
+        raise Mistake("which column holds the labels? Name it with --label COL; an empty cell means that the row is unlabelled.")
     takes_images = isinstance(s, CleanSettings) or s.embed is not None
     pixels = [_read_pixels(path) if takes_images and not s.features and not layout else None for path in paths]
     if all(x is None for x in pixels):
@@ -307,7 +309,7 @@ def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: 
         return [Party(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, read)]
     odd = next((path for path, x in zip(paths, pixels) if x is None), None)
     if odd is not None:
-        raise Mistake(f"{odd} is a table and others hold images: give all in one form.")
+        raise Mistake(f"{odd} is a table but others hold images: give all in the same form.")
     _refuse_flags_of_tables(paths[0], impute=s.impute, categories=s.categories)
     read = together.read_together(paths, [_columns(s, None)] * len(paths), names)
     return [Party(n, x.numpy(), t.labels, t.ids, t.truth, pictures=x) for n, x, t in zip(names, pixels, read) if x is not None]
@@ -330,7 +332,7 @@ def _embedded(party: Party, path: str, embed: str, model: Model | None) -> Party
         x, said = model_features(model, party.x, path)
         return replace(party, x=x, model=said, columns=())
     if not party.image:
-        raise Mistake(f"{embed} takes images, and {path} is a table: leave --embed out, or name a run trained on tables.")
+        raise Mistake(f"{embed} takes images, but {path} is a table: leave --embed out, or name a run trained on tables.")
     return replace(party, x=embed_images(torch.as_tensor(party.x), embed, PIXELS).numpy().astype(np.float64), columns=())
 
 
@@ -340,9 +342,9 @@ def model_features(model: Model, x: np.ndarray | Tensor, where: str, batch: int 
     if math.prod(x.shape[1:]) == math.prod(model.shape) and x.dim() == 2:
         x = x.reshape(-1, *model.shape)  # images as a table, a pixel a column
     if tuple(x.shape[1:]) != model.shape:
-        raise Mistake(f"{where} has rows of shape {tuple(x.shape[1:])}, and the run of --embed was trained on {model.shape}.")
+        raise Mistake(f"{where} has rows of shape {tuple(x.shape[1:])}, but the run of --embed was trained on {model.shape}.")
     if x.isnan().any():
-        raise Mistake(f"{where} has missing values, and the run of --embed was trained without: fill them in before.")
+        raise Mistake(f"{where} has missing values, but the run of --embed was trained without any: fill them in first.")
     said = model.predict(x)  # its predictor loads the weights, with what belongs to them
     with torch.no_grad():
         pieces = [model.network.features(model.scale(piece)).flatten(1) for piece in x.split(batch)]
@@ -357,10 +359,10 @@ def _alike(read: Sequence[Party], first: str) -> list[Party]:
         here, there = party.x.shape[1:], read[0].x.shape[1:]
         if party.image != read[0].image:
             odd = ("images", "a table") if party.image else ("a table", "images")
-            raise Mistake(f"{party.name} has {odd[0]} and {first} {odd[1]}: give all in one form.")
+            raise Mistake(f"{party.name} has {odd[0]} and {first} has {odd[1]}: give all in the same form.")
         if here != there and party.image:
             a, b = (f"{shape[2]}×{shape[1]}" for shape in (here, there))
-            raise Mistake(f"{party.name} has images of {a} pixels and {first} of {b}: bring all to one size, or use --embed.")
+            raise Mistake(f"{party.name} has images of {a} pixels and {first} has {b}: resize them all, or use --embed.")
         if here != there:
-            raise Mistake(f"{party.name} has {here[0]} features and {first} has {there[0]}: give all the same columns.")
+            raise Mistake(f"{party.name} has {here[0]} features and {first} has {there[0]}: give all parties the same columns.")
     return read

@@ -19,11 +19,14 @@ from grapevine.core.param import Settings, param, same
 from grapevine.run.settings import RunSettings
 
 F = TypeVar("F", bound=Callable)
-LABELS = "all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, server:500@0-7."
+LABELS = (
+    "Who has labels: all, clients:1000, clients:1000/50, clients:1000~5, fraction:0.1, server:500, server:500,clients:all, "
+    "server:500@0-7."
+)
 
 NO_DP_LABELS = (
-    "clean needs no --dp-labels: the classifier comes to the party and decides there, and nothing about labels leaves it (but "
-    "three totals with --counts); randomised labels would only have to be mended again, so leave it out."
+    "clean has no --dp-labels: the classifier comes to the party and decides there, so nothing about labels leaves it (except "
+    "three totals with --counts). Leave the setting out."
 )
 
 
@@ -88,45 +91,54 @@ class LabelSettings(Settings):
 
     job: ClassVar[str] = "label"
 
-    label: str | None = own(None, "The label column; an empty cell, NA, ? or -1 is an unlabelled row.", metavar="COL")
-    id: str | None = own(None, "The column that names a row [row numbers].", metavar="COL")
+    label: str | None = own(
+        None, "The column with the labels. A row is unlabelled where it is empty, NA, ? or -1.", metavar="COL"
+    )
+    id: str | None = own(None, "The column with the rows' ids [row numbers].", metavar="COL")
     features: tuple[str, ...] | None = own(None, "The feature columns [all others].", kind=tuple, metavar="COL,...")
     categories: tuple[str, ...] = own(
-        (), "Columns that are categories though they hold numbers; text always is.", kind=tuple, metavar="COL,..."
+        (), "Columns of numbers to treat as categories. Text columns always are.", kind=tuple, metavar="COL,..."
     )
     missing: tuple[str, ...] = own(
-        (), "Further words for a missing value, besides NA, N/A, null, None, ? and -.", kind=tuple, metavar="WORD,..."
+        (), "More words for a missing value, besides NA, N/A, null, None, ? and -.", kind=tuple, metavar="WORD,..."
     )
     decimal: str = own("auto", "Decimal mark of the files: point, comma or auto.", choices=("auto", "point", "comma"))
-    truth: Any = own(None, "True labels, for measuring only.", metavar="COL", objects=True)
-    method: str = param("chorus", "", "chorus, or xclp: the paper's job.", choices=("chorus", "xclp"))
-    scale: str = param("auto", "", "Each feature by its own deviation (standard), all by one (one), not centred (none), or auto.",
+    truth: Any = own(None, "The column with the true labels, used only to measure the result.", metavar="COL", objects=True)
+    method: str = param("chorus", "", "chorus, or xclp for the paper's method.", choices=("chorus", "xclp"))
+    scale: str = param("auto", "", "How to scale features: each by its own deviation (standard), all by one (one), not at all "
+                       "(none), or auto.",
                        choices=("auto", "standard", "one", "none"))  # fmt: skip
-    impute: bool = param(False, "", "Missing numbers become the secure mean, with a column that says where.")
-    embed: str | None = param(None, "", "Features of images, or of a finished train run.", metavar="efficientnet-lite0|RUN")
-    secure: str = param("mlwe", "", "mlwe, psm, paillier, ot or plain (no protection).", metavar="PROTOCOL",
-                        choices=("mlwe", "psm", "paillier", "ot", "plain"))  # fmt: skip
-    landmarks: int | str | None = param(None, "", "Nodes of a party in the graph beside its labelled rows: all rows, so many "
-                                        "centres of them, or its share of 5,000 [auto; xclp: all].", least=1,
+    impute: bool = param(False, "", "Replace missing numbers by the mean over all parties, and add a column that marks them.")
+    embed: str | None = param(
+        None, "", "Compute features from images, or with the model of a finished training run.", metavar="efficientnet-lite0|RUN"
+    )
+    secure: str = param("mlwe", "", "The protocol for distances: mlwe, psm, paillier, ot or plain (no protection).",
+                        metavar="PROTOCOL", choices=("mlwe", "psm", "paillier", "ot", "plain"))  # fmt: skip
+    landmarks: int | str | None = param(None, "", "Graph nodes per party besides its labelled rows: all its rows, N cluster "
+                                        "centres, or its share of 5,000 [auto; xclp: all].", least=1,
                                         words=("auto", "all"), metavar="auto|all|N", kind=int)  # fmt: skip
-    bits: int | None = param(None, "L", "Bits of a hash [1024; xclp: 4096].", least=1, most=2**15 - 1, kind=int)
-    neighbours: int | str | None = param(None, "k", "Neighbours of a row; auto tries several [auto; xclp: 10].", least=1,
+    bits: int | None = param(None, "L", "Bits per hash [1024; xclp: 4096].", least=1, most=2**15 - 1, kind=int)
+    neighbours: int | str | None = param(None, "k", "Neighbours per row; auto tries several values [auto; xclp: 10].", least=1,
                                          words=("auto",), metavar="K|auto", kind=int)  # fmt: skip
-    alpha: float | str | None = param(None, "α", "How far labels spread, below 1; auto tries several [auto; xclp: 0.99].",
+    alpha: float | str | None = param(None, "α", "How far labels spread, below 1; auto tries several values [auto; xclp: 0.99].",
                                       above=0, below=1, words=("auto",), metavar="ALPHA|auto", kind=float)  # fmt: skip
-    smooth: bool = param(False, "", "Chorus: one more voice, a row's neighbours in the graph.")
-    spread: str = param("private", "", "How labels reach rows: private, or paper (parties can read each other's labels).",
+    smooth: bool = param(False, "", "chorus: add a voice that averages over each row's neighbours.")
+    spread: str = param("private", "", "How labels spread: private, or paper (which lets parties read each other's labels).",
                         choices=("private", "paper"))  # fmt: skip
-    abstain: float = own(0.0, "Below this probability (xclp: confidence) a row gets no label.", least=0, most=1, metavar="P")
-    target: float | None = own(None, "Abstain so that labels given are expected to be right this often.", above=0, below=1,
-                               metavar="SHARE", kind=float)  # fmt: skip
-    dp_labels: float | None = param(None, "ε", "Labels leave a party by randomised response with this ε.", above=0,
-                                    metavar="EPSILON", kind=float)  # fmt: skip
-    groups: int = param(1, "", "Label in N separate groups of parties: cheaper, less exact.", least=1, metavar="N")
-    preset: str = param("code", "", "xclp: as the authors' code, or as the paper.", choices=("code", "paper"))
-    baselines: bool = own(False, "Also label by Gaussian heads and by the nearest own labelled row, to compare.")
-    seed: int | None = same(RunSettings, "seed", default=None, kind=int, text="Repeats exactly; hyperplanes are then not secret.")
-    workers: int = same(RunSettings, "workers", text="Parties computed side by side; never changes the result.")
+    abstain: float = own(
+        0.0, "Give no label to a row whose probability (xclp: confidence) is below this.", least=0, most=1, metavar="P"
+    )
+    target: float | None = own(None, "Abstain on enough rows that the given labels are expected to be right this often.",
+                               above=0, below=1, metavar="SHARE", kind=float)  # fmt: skip
+    dp_labels: float | None = param(None, "ε", "Randomise labels before they leave a party, with this ε of differential privacy.",
+                                    above=0, metavar="EPSILON", kind=float)  # fmt: skip
+    groups: int = param(1, "", "Label in N separate groups of parties, which is cheaper but less accurate.", least=1, metavar="N")
+    preset: str = param("code", "", "xclp: follow the authors' code or the paper.", choices=("code", "paper"))
+    baselines: bool = own(False, "For comparison, also label with Gaussian heads and with the nearest labelled row.")
+    seed: int | None = same(
+        RunSettings, "seed", default=None, kind=int, text="Make the run repeatable. The hyperplanes are then not secret."
+    )
+    workers: int = same(RunSettings, "workers", text="Parties computed in parallel. It never changes the result.")
 
 
 @dataclass(frozen=True)
@@ -141,22 +153,28 @@ class CleanSettings(Settings):
     categories: tuple[str, ...] = same(LabelSettings, "categories")
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
-    truth: Any = same(LabelSettings, "truth", text="True labels, for measuring only; empty or unknown to the server: irrelevant.")
-    tau: float = param(0.95, "τ", "Confidence from which a prediction counts, 0.5 to 1.", least=0.5, most=1)
-    upsilon: float = param(0.5, "Υ", "Loss up to which a label is acceptable, at most ln 2.", above=0, most=math.log(2))
+    truth: Any = same(
+        LabelSettings,
+        "truth",
+        text="The column with the true labels, used only to measure. Empty or unknown to the server means irrelevant.",
+    )
+    tau: float = param(0.95, "τ", "The confidence from which a prediction counts, 0.5 to 1.", least=0.5, most=1)
+    upsilon: float = param(0.5, "Υ", "The loss up to which a label is accepted, at most ln 2.", above=0, most=math.log(2))
     model: str | None = param(
         None, "", "The classifier: linear, mlp, cnn, … [images: cnn; --embed: linear; tables: mlp].", metavar="NAME"
     )
     epochs: int | None = param(
-        None, "", "Passes over the server's rows [30; more for few rows: 1000 steps].", kind=int, least=1, metavar="N"
+        None, "", "Passes over the server's rows [30, or more to make at least 1000 steps].", kind=int, least=1, metavar="N"
     )
-    scale: str = param("standard", "", "Features by the server's means and deviations, or as they are.",
+    scale: str = param("standard", "", "Scale features by the server's means and deviations (standard), or not (none).",
                        choices=("standard", "none"))  # fmt: skip
-    impute: bool = same(LabelSettings, "impute", text="Missing numbers become the server's mean, with a column that says where.")
+    impute: bool = same(
+        LabelSettings, "impute", text="Replace missing numbers by the server's mean, and add a column that marks them."
+    )
     embed: str | None = same(LabelSettings, "embed")
-    counts: bool = param(False, "", "Parties tell the server how many rows they kept, mended and set aside.")
+    counts: bool = param(False, "", "Let parties tell the server how many rows they kept, corrected and excluded.")
     dp_labels: float | None = param(
-        None, "", "Refused: nothing about labels leaves a party here.", kind=float, local=True, metavar="EPS"
+        None, "", "Not available: nothing about labels leaves a party in this job.", kind=float, local=True, metavar="EPS"
     )
     seed: int = same(RunSettings, "seed")
     workers: int = same(LabelSettings, "workers")
@@ -173,29 +191,35 @@ class DataSettings(Settings):
 
     job: ClassVar[str] = "data"
 
-    data: Any = own(None, "By name (`grapevine data list`), or a file.", metavar="NAME|FILE|FOLDER", needed=True, varies=True,
-                    objects=True)  # fmt: skip
-    data_dir: str | None = own(None, "Where data files are [else $GRAPEVINE_DATA, else the user's cache].", metavar="DIR")
-    label: str | None = own(None, "The label column of a table.", metavar="COL")
-    party: str | None = own(None, "The column of a table that says whose row it is.", metavar="COL")
-    id: str | None = same(LabelSettings, "id", text="The column that names a row; it is no feature.")
+    data: Any = own(None, "The name of a data set (`grapevine data list`), or your own file or folder.",
+                    metavar="NAME|FILE|FOLDER", needed=True, varies=True, objects=True)  # fmt: skip
+    data_dir: str | None = own(None, "The folder of data files [$GRAPEVINE_DATA, or the user's cache].", metavar="DIR")
+    label: str | None = own(None, "The column of the table with the labels.", metavar="COL")
+    party: str | None = own(None, "The column of the table that says which party owns each row.", metavar="COL")
+    id: str | None = same(LabelSettings, "id", text="The column with the rows' ids, which is not used as a feature.")
     features: tuple[str, ...] | None = same(LabelSettings, "features")
     categories: tuple[str, ...] = same(LabelSettings, "categories")
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
-    impute: bool = own(False, "Missing numbers become the mean of the training rows, with a column that says where.")
+    impute: bool = own(False, "Replace missing numbers by the mean of the training rows, and add a column that marks them.")
     clients: int | None = own(None, "Number of clients [100, or all parties of a natural partition].", kind=int, varies=True)
-    partition: str | None = own(None, "iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True)
-    split: str | None = own(None, "Use the split.json of another run.", metavar="FILE")
+    partition: str | None = own(
+        None, "How rows are dealt to clients: iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True
+    )
+    split: str | None = own(None, "Reuse the split.json of another run.", metavar="FILE")
     labels: str = own("all", LABELS, metavar="WHERE", varies=True)
     labels_from: str | None = own(
-        None, "Also the labels that a finished label job left, parties by name and rows by id.", metavar="LABELS"
+        None, "Also train on the labels of a finished label job, matched by party name and row id.", metavar="LABELS"
     )
-    min_confidence: float = own(0.0, "Of these labels, those of this confidence or more.", least=0, most=1, metavar="CONFIDENCE")
-    flip: float | str = own(0.0, "Share of the clients' labels made wrong; with :pair each class becomes the next one.",
+    min_confidence: float = own(
+        0.0, "With --labels-from, use only labels of at least this confidence.", least=0, most=1, metavar="CONFIDENCE"
+    )
+    flip: float | str = own(0.0, "Make this share of the clients' labels wrong; with :pair each class becomes the next one.",
                             read=number_or_words, metavar="SHARE[:pair]", varies=True)  # fmt: skip
-    irrelevant: str | None = own(None, "Foreign rows per own row, as mnist:0.5.", metavar="NAME:SHARE", varies=True)
-    validation: float = own(0.1, "Share of rows kept for choosing the best round.", metavar="SHARE", varies=True)
+    irrelevant: str | None = own(
+        None, "Add rows of another data set: mnist:0.5 adds one per two of your own.", metavar="NAME:SHARE", varies=True
+    )
+    validation: float = own(0.1, "Share of rows held out to choose the best round.", metavar="SHARE", varies=True)
 
 
 @dataclass(frozen=True)
@@ -205,10 +229,12 @@ class TrainSettings(RunSettings, DataSettings):
     job: ClassVar[str] = "train"
 
     set: dict[str, Any] = param(
-        None, "", "A field of the method (`grapevine methods NAME`).", kind=dict, read=read_fields, metavar="FIELD=VALUE"
+        None, "", "Set a field of the method (see `grapevine methods NAME`).", kind=dict, read=read_fields, metavar="FIELD=VALUE"
     )
     runtime: str = own(
-        "local", "spmd: on workers of torchrun or srun; flower-sim: on Ray's, by Flower.", choices=("local", "spmd", "flower-sim")
+        "local",
+        "spmd runs on workers started by torchrun or srun; flower-sim runs in Flower's simulation on Ray.",
+        choices=("local", "spmd", "flower-sim"),
     )
 
     def run(self) -> dict[str, Any]:
@@ -226,26 +252,37 @@ class CompareSettings(DataSettings):
     norm: str | None = same(RunSettings, "norm")
     rounds: int = same(RunSettings, "rounds")
     per_round: int | None = same(RunSettings, "per_round")
-    workers: int = same(RunSettings, "workers", text="Runs side by side; never changes the result.")
+    workers: int = same(RunSettings, "workers", text="Runs in parallel. It never changes the result.")
     device: str = same(RunSettings, "device")
     mode: str = same(RunSettings, "mode")
     evaluate_every: int = same(RunSettings, "evaluate_every")
     patience: int = same(RunSettings, "patience")
-    seeds: Any = param(3, "", "How many: 0, 1, … The split of a seed is the same for all methods.", least=1, objects=True)
+    seeds: Any = param(3, "", "How many seeds to run: 0, 1, … All methods share the split of a seed.", least=1, objects=True)
     set: dict[str, Any] = same(
-        TrainSettings, "set", text="A field of all that have it, or of one.", metavar="[METHOD.]FIELD=VALUE"
+        TrainSettings, "set", text="Set a field of every method that has it, or of one method.", metavar="[METHOD.]FIELD=VALUE"
     )
     vary: dict[str, Any] = param(
-        None, "", "A cell for each value: labels, partition, clients, flip, …", kind=dict, read=read_vary, metavar="FLAG=A,B,C"
+        None,
+        "",
+        "Repeat the comparison for each value of labels, partition, clients, flip, …",
+        kind=dict,
+        read=read_vary,
+        metavar="FLAG=A,B,C",
     )
     target: float | None = param(
-        None, "", "Rounds and bytes to reach it [that of labelled rows only].", kind=float, least=0, most=1, metavar="SHARE"
+        None,
+        "",
+        "Report the rounds and bytes needed to reach this accuracy [that of training on labelled rows only].",
+        kind=float,
+        least=0,
+        most=1,
+        metavar="SHARE",
     )
     budget: dict[str, Any] = param(
-        None, "", "For all methods and bounds alike: epochs, batch, server_epochs, pretrain, weight_decay, schedule, augment, ….",
+        None, "", "Give all methods and bounds the same epochs, batch, server_epochs, pretrain, weight_decay, schedule, …",
         kind=dict, read=read_budget, metavar="FIELD=VALUE,..."
     )  # fmt: skip
-    latex: bool = param(False, "", "Write table.tex as well.")
+    latex: bool = param(False, "", "Also write table.tex.")
     bounds: bool = param(True, "", "Add the bounds (each client alone, labelled rows only, all true labels).", flag=False)
 
     @property
@@ -266,12 +303,12 @@ class PredictSettings(Settings):
 
     id: str | None = same(LabelSettings, "id")
     features: tuple[str, ...] | None = same(
-        LabelSettings, "features", text="The feature columns, in the order of training [those of training, by name]."
+        LabelSettings, "features", text="The feature columns, in the order of training [the columns of training, by name]."
     )
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
-    impute: bool = own(False, "Missing numbers become the mean of the training rows.")
-    method: str | None = own(None, "The method's own file, if the run's method is in no table.", metavar="FILE.py:CLASS")
+    impute: bool = own(False, "Replace missing numbers by the mean of the training rows.")
+    method: str | None = own(None, "The file of the method, if the run used one of your own.", metavar="FILE.py:CLASS")
 
 
 JOBS: dict[str, type[Settings]] = {

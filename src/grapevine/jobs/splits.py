@@ -30,7 +30,7 @@ def sources(s: DataSettings) -> tuple[Any, ...]:
 def make_split(s: DataSettings, seed: int, loaded: Loaded | None = None) -> Split:
     """The split, of data that is loaded already or is loaded now."""
     if s.min_confidence and not s.labels_from:
-        raise Mistake(f"--min-confidence {s.min_confidence:g} chooses among the labels of --labels-from: name that folder, too.")
+        raise Mistake(f"--min-confidence {s.min_confidence:g} selects labels from --labels-from: name that folder too.")
     made = _split(s, seed, loaded or load_data(s))
     return with_labels(made, s.labels_from, s.min_confidence) if s.labels_from else made
 

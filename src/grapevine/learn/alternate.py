@@ -41,12 +41,12 @@ def check_labels_at_server(method: Method, server: Server) -> None:
     present = own_rows(server).y.unique().tolist()
     if len(present) < 2:
         one = server.classes[present[0]]
-        raise Mistake(f"{method.name}: the server's rows are all of class '{one}': say --labels server:500 for all classes.")
+        raise Mistake(f"{method.name}: the server's rows are all of class '{one}': use --labels server:500 for all classes.")
     lacking = [name for k, name in enumerate(server.classes) if k not in present]
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise Mistake(f"{method.name}: the server has no labelled row of class '{lacking[0]}'{more}, which clients may have: "
-                      "give it one of every class, or take mp-ssfl.")  # fmt: skip
+        raise Mistake(f"{method.name}: the server has no labelled row of class '{lacking[0]}'{more}, which clients may have; "
+                      "give it one of every class, or use mp-ssfl.")  # fmt: skip
 
 
 # ---------------------------------------------------------------- training

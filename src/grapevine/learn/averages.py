@@ -74,7 +74,7 @@ def secured(method: Method) -> Method:
     """The same method with masked averages."""
     why = individual(method)
     if why:
-        raise Mistake(f"{method.name} cannot have --secure-average: {why}.")
+        raise Mistake(f"{method.name} cannot use --secure-average: {why}.")
     kind = type(method)
     steps = {name: _masked(name, getattr(kind, name), by) for name, by in averaged_steps(method).items()}
     made: Any = type(kind.__name__, (Secured, kind), dict(steps, __module__=kind.__module__, __doc__=kind.__doc__))
@@ -90,7 +90,7 @@ def _masked(name: str, function: Callable, by: Mapping[str, str]) -> Callable:
     def run(method: Method, client: Client, *, average: dict, **told: Any) -> dict:
         values = flat(function(method, client, **told), by, average["length"])
         if not np.isfinite(values).all():
-            raise Mistake("the reply has values that are not finite: training diverged, try a smaller lr.")
+            raise Mistake("the reply has values that are not finite: training diverged, so try a smaller lr.")
         fixed.require_headroom(np.abs(values).max() * len(average["parties"]), f"the sum of the replies to step {name}")
         client.memory["average"] = dict(step=name, round=average["round"], parties=average["parties"], ring=fixed.encode(values))
         return _share(client, 0)
@@ -107,7 +107,9 @@ def _share(client: Client, attempt: int) -> dict:
     """What was computed, under the masks of this attempt."""
     kept = client.memory["average"]
     if len(kept["parties"]) < LEAST:
-        raise Mistake(f"a masked average over {len(kept['parties'])} clients says too much of each: it takes {LEAST} or more.")
+        raise Mistake(
+            f"a masked average over {len(kept['parties'])} clients reveals too much about each: it needs {LEAST} or more."
+        )
     how = session.COVERED if client.private else None
     told = (f"average {kept['step']}", kept["round"], attempt, kept["parties"], kept["ring"])
     return dict(masked=session.masked(client, *told, mechanism=how))
@@ -122,7 +124,9 @@ def flat(reply: dict, by: Mapping[str, str], length: int) -> np.ndarray:
     parts = [weight[by[name]] * part for name in sorted(by) for part in _numbers(reply[name])]
     values = np.concatenate([*parts, [n, 1]])
     if len(values) != length:
-        raise Mistake(f"{length} numbers are to be averaged, and this client has {len(values)}: do both run the same model?")
+        raise Mistake(
+            f"{length} numbers should be averaged, but this client has {len(values)}: check that both run the same model."
+        )
     return values
 
 
@@ -151,7 +155,7 @@ class Secured(Method):
         """The same once more, after a client was lost: with fresh masks, among some of those who were asked before."""
         kept = client.memory["average"]
         if not set(parties) < set(kept["parties"]):
-            raise Mistake("a new attempt at a masked average is among some of the clients of the one before it.")
+            raise Mistake("a new attempt at a masked average must be among clients of the previous attempt.")
         client.memory["average"] = dict(kept, parties=parties)
         return _share(client, attempt)
 
@@ -159,11 +163,11 @@ class Secured(Method):
 
     def check(self, server: Server) -> None:
         if server.per_round < LEAST:
-            raise Mistake(f"--secure-average needs {LEAST} clients in every round, and here are {server.per_round}: "
-                          f"say --per-round {LEAST} or more.")  # fmt: skip
+            raise Mistake(f"--secure-average needs {LEAST} clients in every round, but there are {server.per_round}: "
+                          f"use --per-round {LEAST} or more.")  # fmt: skip
         if self.seeks_labels and server.per_round < len(server.clients):
-            raise Mistake(f"{self.name} chooses other clients in every round, and the server could compare the sums: with "
-                          f"--secure-average say --per-round {len(server.clients)}, which is all of them.")  # fmt: skip
+            raise Mistake(f"{self.name} chooses different clients in every round, so the server could compare the sums: with "
+                          f"--secure-average use --per-round {len(server.clients)}, which is all of them.")  # fmt: skip
         super().check(server)
 
     def setup(self, server: Server) -> dict:

@@ -64,7 +64,7 @@ def own_rows(server: Server) -> Rows:
     """The server's own labelled rows, for a method that needs them."""
     if server.data is None or not len(server.data):
         where = "server:500" if "server" in server.method.takes else "server:500,clients:all"
-        raise Mistake(f"{server.method.name} needs labels at the server: say --labels {where}.")
+        raise Mistake(f"{server.method.name} needs labels at the server: use --labels {where}.")
     return server.data
 
 
@@ -75,7 +75,7 @@ def has_rows(server: Server) -> bool:
 def check_labelled(method: Method, labels: Mapping[Id, int]) -> None:
     """Refuse a federation in which no round could have a client with labels."""
     if not any(labels.values()):
-        raise Mistake(f"{method.name}: no client has a labelled row: say --labels clients:1000.")
+        raise Mistake(f"{method.name}: no client has a labelled row: use --labels clients:1000.")
 
 
 def check_features_dim(method: Method, server: Server) -> None:

@@ -34,7 +34,7 @@ def pretrained(own: Weights, folder: str, classes: tuple[str, ...]) -> Weights:
     for name in wanted:
         if name not in theirs or theirs[name].shape != own[name].shape:
             raise Mistake(
-                f"the run in {folder} ({about['method']} with model {about['model']}) has no '{name}' that fits: take one with "
+                f"the run in {folder} ({about['method']} with model {about['model']}) has no '{name}' that fits: use one with "
                 "the same --model and --norm, on rows of the same shape."
             )
     return own | {name: theirs[name] for name in wanted}

@@ -100,7 +100,7 @@ def releases(ledger: Ledger, job: str, name: str) -> list[accountant.Gaussian]:
 def _spend(client: Client, budget: Private, event: accountant.Gaussian) -> bool:
     """Write a round into the ledger before anything is computed, unless all rounds of the budget are there already."""
     if client.ledger is None:
-        raise Mistake(f"client {client.id} has a privacy budget and no ledger to keep it in.")
+        raise Mistake(f"client {client.id} has a privacy budget but no ledger to record it in.")
     before = len(releases(client.ledger, budget.job, client.name))
     if before >= budget.rounds:
         spent = f"client {client.id} has spent its budget of ε = {budget.epsilon:g} in {before} rounds"
@@ -160,7 +160,7 @@ class _Gradients:
         for p in self.model.parameters():
             vars(p)["grad_sample"] = None  # else the next rows' are put beside them
         if not found.isfinite().all():
-            raise Mistake("training with noise diverged: take a smaller learning rate, as in --set lr=0.05.")
+            raise Mistake("training with noise diverged: use a smaller learning rate, as in --set lr=0.05.")
         return found.double().cpu().numpy()
 
 
@@ -168,7 +168,7 @@ def _library() -> Any:
     try:
         from opacus import grad_sample
     except ImportError:
-        raise Mistake("training with noise needs the extra `dp`: in a checkout, python -m pip install '.[dp]'.") from None
+        raise Mistake("training with noise needs the `dp` extra: pip install 'grapevine-fl[dp]'.") from None
     return grad_sample
 
 
@@ -176,8 +176,8 @@ def check_network(model: Network) -> None:
     """Refuse layers in which rows meet: what one row adds could then not be bounded."""
     for layer in model.modules():
         if isinstance(layer, (nn.modules.batchnorm._BatchNorm, Statistics)):
-            raise Mistake("batch normalisation mixes rows, so --dp cannot bound what one row adds: say --norm gn or --norm none.")
+            raise Mistake("batch normalisation mixes rows, so --dp cannot bound what one row adds: use --norm gn or --norm none.")
         if list(layer.buffers(recurse=False)):
             raise Mistake(
-                f"layer {type(layer).__name__} keeps values besides its weights, which --dp would not cover: leave it out."
+                f"layer {type(layer).__name__} keeps values besides its weights, which --dp would not protect: leave it out."
             )

@@ -79,7 +79,7 @@ def fit_finite(model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Ge
     """`fit` for a model that the server sends out as it is: one that diverged would set every row aside, or none."""
     fit(model, rows, lr, epochs, rng, batch)
     if not all(w.isfinite().all() for w in model.state().values()):
-        raise Mistake(f"the server's model diverged with a learning rate of {lr:g}: take a smaller one.")
+        raise Mistake(f"the server's model diverged with a learning rate of {lr:g}: use a smaller one.")
 
 
 def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) -> torch.optim.SGD:
@@ -168,7 +168,7 @@ def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n"
     share = {id: 1.0 if by is None else float(reply[by]) for id, reply in sorted(replies.items())}
     for id, weight in share.items():
         if not (math.isfinite(weight) and 0 <= weight <= MOST):
-            raise Mistake(f"client {id} cannot count {weight:g} in an average: {by} must be 0 to {MOST}.")
+            raise Mistake(f"client {id} has a weight of {weight:g} in an average: {by} must be 0 to {MOST}.")
     total = sum(share.values())
     if not total:
         if otherwise is None:
@@ -196,7 +196,9 @@ def _summed(replies: Replies, key: str, by: str | None, otherwise: Weights | Non
 def _check(id: Any, weights: Weights, first_id: Any, first: Weights) -> None:
     """Of replies that came through `Server.ask` this is known; an average of anything else is no better than its worst part."""
     if {name: (w.shape, w.dtype) for name, w in weights.items()} != {name: (w.shape, w.dtype) for name, w in first.items()}:
-        raise Mistake(f"client {id} sent weights of another shape than client {first_id}: do both run the same model?")
+        raise Mistake(
+            f"client {id} sent weights of a different shape from client {first_id}'s: check that both run the same model."
+        )
     for name, w in weights.items():
         if w.is_floating_point() and not torch.isfinite(w).all():
-            raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, try a smaller lr.")
+            raise Mistake(f"client {id} sent '{name}' with values that are not finite: training diverged, so try a smaller lr.")

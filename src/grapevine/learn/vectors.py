@@ -98,7 +98,7 @@ def unpack(packed: dict, before: Tensor | None) -> Tensor:
     if is_whole(packed):
         return packed["all"]
     if before is None:
-        raise Mistake("only changes were sent, and there is nothing that they would change.")
+        raise Mistake("only changes were sent, but there are no weights to change.")
     if "index" in packed:
         positions = packed["index"].long()
     else:

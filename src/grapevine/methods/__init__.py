@@ -76,7 +76,7 @@ def find(name: str) -> type[Method]:
 def _from_file(path: str, cls: str) -> type[Method]:
     """A method from the user's own file: this runs the file, as `python FILE` would."""
     if not Path(path).is_file() or Path(path).suffix != ".py":
-        raise Mistake(f"there is no Python file '{path}': a method of your own is given as path/to/file.py:Class.")
+        raise Mistake(f"there is no Python file '{path}': give your own method as path/to/file.py:Class.")
     module_name = f"grapevine_own_{Path(path).stem}"
     module = ModuleType(module_name)
     module.__file__ = path

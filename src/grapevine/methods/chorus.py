@@ -87,7 +87,7 @@ class Chorus(Method):
     @step(reveals=dict(offer=session.OFFER, prelude=lambda m: m.xclp.hamming.preludes), like=KEYS)
     def keys(self, client: Client, session_id: str) -> dict:
         if "classes" in client.memory:
-            raise Mistake(f"{client.name} has taken part in this job: start a new one.")
+            raise Mistake(f"{client.name} has already taken part in this job: start a new one.")
         return dict(offer=session.offer(client, session_id), prelude=self.xclp.hamming.prelude(client))
 
     @step(reveals=dict(letters=session.LETTERS, prelude=lambda m: m.xclp.hamming.preludes))
@@ -119,7 +119,7 @@ class Chorus(Method):
         """All names are known: labels and folds are numbered, and the program that finds the scale begins."""
         found = sealed_names.opened(client, "classes", classes)
         if not found:
-            raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+            raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
         client.memory["classes"] = dict(enumerate(found))
         text = {client.data.columns[int(j)].name: sealed for j, sealed in values.items()}
         client.memory["values"] = {
@@ -216,9 +216,7 @@ class Chorus(Method):
         """The answer to soft labels: one step of the graph on them. `turn` is how often labels have
         been sealed before, and `number` that of the sum that comes next."""
         if number != client.memory["next"]:
-            raise Mistake(
-                f"{client.name} goes on with sum {client.memory['next']}, and the server with {number}: start a new job."
-            )
+            raise Mistake(f"{client.name} is at sum {client.memory['next']} but the server is at {number}: start a new job.")
         Z = self.xclp.receive(client, rows, parties, turn, attempt)[np.argsort(client.memory["order"])]
         Z = Z.reshape(len(Z), FOLDS, -1).transpose(1, 0, 2)
         return self._advance(client, "sing", Z, number, parties)
@@ -292,12 +290,12 @@ class Chorus(Method):
     def check(self, server: Server) -> None:
         if len(server.clients) < 2:
             raise Mistake(
-                f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there: labels travel between parties."
+                f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there, but at least two must take part."
             )
         if self.groups > len(server.clients) // 2:
-            raise Mistake(f"groups is {self.groups}, and {len(server.clients)} parties make 1 to {len(server.clients) // 2}.")
+            raise Mistake(f"groups is {self.groups}, but {len(server.clients)} parties can form 1 to {len(server.clients) // 2}.")
         if self.xclp.spread.name == "paper":
-            raise Mistake("spread is paper, which is XCLP's: take it with method xclp, or leave it out.")
+            raise Mistake("spread is paper, which belongs to XCLP: use it with the method xclp, or leave it out.")
 
     def setup(self, server: Server) -> dict:
         return dict(round=0)
@@ -346,7 +344,7 @@ class Chorus(Method):
         first = next(iter(widths))
         for name, width in widths.items():
             if width != widths[first]:
-                raise Mistake(f"{name} has {width} columns and {first} has {widths[first]}: give all parties the same columns.")
+                raise Mistake(f"{name} has {width} columns but {first} has {widths[first]}: give all parties the same columns.")
         columns = sorted({j for reply in told.values() for j in reply["values"]})
         return dict(classes=sealed_names.united(reply["classes"] for reply in told.values()),
                     values={j: sealed_names.united(reply["values"].get(j, {}) for reply in told.values()) for j in columns},

@@ -58,7 +58,9 @@ class FedAvg(Method):
         if lr is None:
             return self.lr
         if self.schedule == "constant" or not 0 <= lr <= self.lr:
-            raise Mistake(f"a learning rate of {lr} is not one of the settings' (lr {self.lr:g}, schedule {self.schedule}).")
+            raise Mistake(
+                f"a learning rate of {lr} does not follow from the settings (lr {self.lr:g}, schedule {self.schedule})."
+            )
         return lr
 
     def _lr(self, server: Server, round: int) -> float:
@@ -90,7 +92,7 @@ class Supervised(FedAvg):
 
     def check(self, server: Server) -> None:
         if (self.server_epochs or self.pretrain) and not bases.has_rows(server):
-            raise Mistake("supervised: server_epochs and pretrain need labels at the server: say --labels server:500.")
+            raise Mistake("supervised: server_epochs and pretrain need labels at the server: use --labels server:500.")
 
     def round(self, server: Server, state: dict) -> dict:
         t = state["round"]

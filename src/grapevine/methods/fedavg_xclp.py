@@ -122,23 +122,23 @@ class XCLP(Method):
     def check(self, server: Server) -> None:
         if not isinstance(self.hamming, SecureHamming):
             raise Mistake(
-                f"xclp: hamming={self.hamming!r} is no protocol: from grapevine.crypto.hamming import protocol, and say "
+                f"xclp: hamming={self.hamming!r} is not a protocol: from grapevine.crypto.hamming import protocol, and use "
                 "hamming=protocol('psm')."
             )
         if (self.init == "pretrained") != bool(self.init_run):
-            raise Mistake(f"xclp: init={self.init} and init_run='{self.init_run}': a folder goes with init=pretrained alone.")
+            raise Mistake(f"xclp: init={self.init} and init_run='{self.init_run}': give a folder only with init=pretrained.")
         bases.check_features_dim(self, server)
         self.first_weights(server)
         bases.note_unused_labels(self, server)
         if self.graph_clients and not server.per_round <= self.graph_clients <= len(server.clients):
             allowed = f"0, or {server.per_round} (--per-round) to {len(server.clients)} (all clients)"
-            raise Mistake(f"xclp: graph_clients={self.graph_clients} cannot work: take {allowed}.")
+            raise Mistake(f"xclp: graph_clients={self.graph_clients} is out of range: use {allowed}.")
         if (self.graph_clients or len(server.clients)) < 2:
-            raise Mistake("xclp: labels travel between clients, so say --per-round 2 or more.")
+            raise Mistake("xclp: labels spread between clients, so use --per-round 2 or more.")
         if self.first_stage(server.rounds) >= server.rounds:
             raise Mistake(
                 f"xclp: with warmup={self.warmup:g} all of --rounds {server.rounds} are in stage 1, which propagates no labels: "
-                "take more rounds, or --set warmup=0."
+                "use more rounds, or --set warmup=0."
             )
 
     # ------------------------------------------------------------ client

@@ -72,7 +72,7 @@ class FedMatch(Method):
         others, recent = len(server.clients) - 1, server.per_round * self.interval
         if self.helpers > min(others, recent):
             why = f"a client has {others} others, and {recent} clients train in interval={self.interval} rounds"
-            raise Mistake(f"fedmatch: helpers={self.helpers}, and {why}: take fewer, or a longer interval.")
+            raise Mistake(f"fedmatch: helpers={self.helpers}, but {why}: use fewer, or a longer interval.")
 
     def individual(self) -> str:
         return "each client's weights go to those whom it helps"

@@ -50,7 +50,9 @@ class FedRGD(Method):
 
     def check(self, server: Server) -> None:
         if self.groups > server.per_round:
-            raise Mistake(f"fedrgd: groups={self.groups} are more than the {server.per_round} clients of a round: take fewer.")
+            raise Mistake(
+                f"fedrgd: groups={self.groups} is more than the {server.per_round} clients of a round: use fewer groups."
+            )
 
     def individual(self) -> str:
         return "clients are averaged in groups that change from round to round"

@@ -56,7 +56,7 @@ class FixMatch(Method):
 
     def check(self, server: Server) -> None:
         if self.base == "scaffold" and self.momentum:
-            raise Mistake(f"fixmatch: base=scaffold corrects plain steps, and momentum is {self.momentum:g}: set momentum=0.")
+            raise Mistake(f"fixmatch: base=scaffold corrects plain steps, but momentum is {self.momentum:g}: set momentum=0.")
 
     # ------------------------------------------------------------ client
 

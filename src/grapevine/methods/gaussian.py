@@ -105,7 +105,7 @@ class Gaussian(Method):
         moments = session.pooled(server, self.moments, ids, said, met, "a secure sum", lambda id: form)
         counts = np.rint(moments[:C]).astype(np.int64)
         if not counts.any():
-            raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+            raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
         done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
         return dict(round=1, classes=told["classes"], labels=counts,
                     got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip

@@ -73,7 +73,7 @@ class Label(Method):
     def keys(self, client: Client, session_id: str) -> dict:
         """Exchange 1 (line 1)."""
         if "classes" in client.memory:
-            raise Mistake(f"{client.name} has taken part in this job: start a new one.")
+            raise Mistake(f"{client.name} has already taken part in this job: start a new one.")
         data = client.data
         return dict(one_shot.hello(client, session_id), prelude=self.xclp.hamming.prelude(client),
                     rows=len(data.labelled) + len(data.unlabelled), labels=len(data.labelled))  # fmt: skip
@@ -208,11 +208,14 @@ class Label(Method):
 
     def check(self, server: Server) -> None:
         if len(self.xclp.grid) > 1 and not self.expected:
-            raise Mistake("neighbours or alpha is auto, which goes by the expected accuracy: leave expected on, or name both.")
+            raise Mistake("neighbours or alpha is auto, which needs the expected accuracy: leave expected on, or set both.")
         if len(server.clients) < 2:
-            raise Mistake(f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there: propagation needs two.")
+            raise Mistake(
+                f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there, but propagation needs at least two "
+                "parties."
+            )
         if self.groups > len(server.clients) // 2:
-            raise Mistake(f"groups is {self.groups}, and {len(server.clients)} parties make 1 to {len(server.clients) // 2}.")
+            raise Mistake(f"groups is {self.groups}, but {len(server.clients)} parties can form 1 to {len(server.clients) // 2}.")
 
     def setup(self, server: Server) -> dict:
         return dict(round=0)
@@ -232,7 +235,7 @@ class Label(Method):
         said = named(server.ask(self.keys, to=clients, session_id=session_id))
         told = one_shot.agreed(said)
         if not any(reply["labels"] for reply in said.values()):
-            raise Mistake("no party has a labelled row: label a few rows somewhere, then run again.")
+            raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
         d, C = next(iter(said.values()))["features"], len(told["classes"])
         pooled = dict(moments=Array("uint64", (3 * d * self.needs_moments + C * (self.xclp.preset == "code"), 4)))
         preludes = {name: reply["prelude"] for name, reply in said.items()}

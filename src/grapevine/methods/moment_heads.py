@@ -63,8 +63,8 @@ class MomentHead(Method):
         bases.check_features_dim(self, server)
         d = server.model().features_dim or 0
         if self.square and d > moments.MOST_FEATURES:
-            raise Mistake(f"{self.name} needs a matrix of {d} × {d} features, and {moments.MOST_FEATURES} is the most: "
-                          "take fedncm, or a network with fewer features.")  # fmt: skip
+            raise Mistake(f"{self.name} needs a matrix of {d} × {d} features, but {moments.MOST_FEATURES} is the limit: "
+                          "use fedncm, or a network with fewer features.")  # fmt: skip
 
     # ------------------------------------------------------------ client
 

@@ -12,10 +12,10 @@ classifier agrees with is kept whatever its loss (below Υ = −ln τ, case 1 wo
 Equation (4) adds the loss on the server's own rows to the clients'. Its server trains each round's weights on them as a client
 does (lr, epochs, batch) and joins the average as `server_weight` clients. The equation's own weight cannot be read: with the
 inner sum as a mean, the server counts as much as all clients together (`server_weight` = --per-round), with the sum as it is
-printed, one n-th of a client of n rows. The default, 1, makes it one more client; 0 leaves the term out.
-The model of the task starts anew; `start=classifier` starts it from θ_S, which equation (4) also names.
-Nothing about single rows leaves a client; how many rows were kept, mended and set aside does only with `counts=true`. That all of
-them were set aside is told by the answer to `train`, n = 0.
+printed, one n-th of a client of n rows. The default, 1, makes it one more client; 0 leaves the term out. The model of the task
+starts anew; `start=classifier` starts it from θ_S, which equation (4) also names. Nothing about single rows leaves a client. With
+`counts=true` it tells how many rows it kept, corrected and excluded. A client whose rows were all excluded answers `train` with n
+= 0, which tells as much.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from grapevine.data.datasets import hold_out, image_scale
 from grapevine.learn import average, bases, fit
 from grapevine.learn.training import fit_finite, outputs
 
-KEPT, MENDED, ASIDE = 0, 1, 2
-ACTIONS = ("kept", "mended", "set aside")
+KEPT, CORRECTED, EXCLUDED = 0, 1, 2
+ACTIONS = ("kept", "corrected", "excluded")
 STARTS = ("fresh", "classifier")
-COUNTS = "how many rows were kept, mended and set aside"
+COUNTS = "how many rows were kept, corrected and excluded"
 
 
 DECIDES: dict[str, Any] = dict(
@@ -54,7 +54,7 @@ def counted(action: Tensor) -> dict[str, int]:
 
 def check_classes(server: Server) -> None:
     if len(bases.own_rows(server).y.unique()) < 2:
-        raise Mistake(f"{server.method.name}: the server's rows must be of two classes at least, to tell them apart.")
+        raise Mistake(f"{server.method.name}: the server needs rows of at least two classes, to learn the difference.")
 
 
 def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -67,8 +67,8 @@ def decide(p: Tensor, y: Tensor, tau: float, upsilon: float) -> tuple[Tensor, Te
     loss = torch.where(known, -p.gather(1, y.clamp(min=0)[:, None])[:, 0].log(), torch.nan)
     sure = confidence >= tau
     agree = known & ((loss <= upsilon) | (guess == y))
-    action = torch.where(~sure, ASIDE, torch.where(agree, KEPT, MENDED))  # cases 2 and 4; 3; 1 and unlabelled
-    label = torch.where(action == MENDED, guess, y)
+    action = torch.where(~sure, EXCLUDED, torch.where(agree, KEPT, CORRECTED))  # cases 2 and 4; 3; 1 and unlabelled
+    label = torch.where(action == CORRECTED, guess, y)
     return label, action, loss, confidence
 
 
@@ -88,10 +88,10 @@ def train_classifier(server: Server, rows: Rows, lr: float, epochs: int, batch: 
 
 @dataclass(frozen=True)
 class MPSSFL(Method):
-    """FedAvg on rows whose labels the server's classifier has kept or mended; rows off the task are set aside."""
+    """FedAvg on rows whose labels the server's classifier has kept or corrected; rows off the task are excluded."""
 
     name = "mp-ssfl"
-    title = "MP-SSFL: labels kept, mended or set aside by the server's classifier (Aladwani et al. 2024)"
+    title = "MP-SSFL: labels kept, corrected or excluded by the server's classifier (Aladwani et al. 2024)"
     extra = "a classifier at the server first, labels that it gives or changes"
     takes = frozenset({"server", "both"})
 
@@ -105,8 +105,8 @@ class MPSSFL(Method):
     batch: int = param(50, "B", "batch size of the clients", least=1)
     server_weight: float = param(1.0, "", "clients that the server's own rows count as in the average; 0: none", least=0)
     start: str = param("fresh", "θ", "first weights of the task's model: fresh, or the classifier's", choices=STARTS)
-    mend: bool = param(True, "", "false: rows with a wrong label are set aside rather than mended")
-    counts: bool = param(False, "", "clients tell how many rows they kept, mended and set aside")
+    mend: bool = param(True, "", "false: rows with a wrong label are excluded rather than corrected")
+    counts: bool = param(False, "", "clients tell how many rows they kept, corrected and excluded")
 
     def check(self, server: Server) -> None:
         check_classes(server)
@@ -121,13 +121,13 @@ class MPSSFL(Method):
         y = torch.cat([data.labelled.y, data.unlabelled.y])
         label, action, _, _ = decide(p, y, self.tau, self.upsilon)
         if not self.mend:
-            action = torch.where((action == MENDED) & (y >= 0), ASIDE, action)
+            action = torch.where((action == CORRECTED) & (y >= 0), EXCLUDED, action)
         client.memory["decided"] = dict(label=label, action=action)
-        client.judge(torch.where(action == ASIDE, -1, label)[len(data.labelled) :])
+        client.judge(torch.where(action == EXCLUDED, -1, label)[len(data.labelled) :])
         return dict(counts=counted(action)) if self.counts else {}
 
     @step(
-        reveals=dict(weights=bases.MODEL, n="1, or 0 if every row of this party was set aside"),
+        reveals=dict(weights=bases.MODEL, n="1, or 0 if every row of this party was excluded"),
         like=dict(weights="weights", n=range(2)), averaged=dict(weights="n"),
     )  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
@@ -142,7 +142,7 @@ class MPSSFL(Method):
     def relevant(self, client: Client) -> Rows:
         data, found = client.data, client.memory["decided"]
         all_rows = replace(data.labelled, index=torch.cat([data.labelled.index, data.unlabelled.index]), y=found["label"])
-        return all_rows.take(torch.nonzero(found["action"] != ASIDE).flatten())
+        return all_rows.take(torch.nonzero(found["action"] != EXCLUDED).flatten())
 
     # ------------------------------------------------------------ server
 
@@ -216,7 +216,7 @@ class Clean(Method):
     """One exchange: the server's classifier goes to the parties, and each decides on its own rows."""
 
     name = "clean"
-    title = "MP-SSFL's decisions alone: labels kept or mended, rows set aside (Aladwani et al. 2024)"
+    title = "MP-SSFL's decisions alone: labels kept or corrected, rows excluded (Aladwani et al. 2024)"
     takes = frozenset({"server", "both"})
 
     tau: float = param(0.95, "τ", "confidence from which a prediction counts", least=0.5, most=1)
@@ -226,7 +226,7 @@ class Clean(Method):
     lr: float = param(0.05, "", "learning rate at the server", above=0)
     scale: str = param("standard", "", "by the server's means and deviations, or none: as they are", choices=("standard", "none"))
     impute: bool = param(False, "", "missing features become the server's mean")
-    counts: bool = param(False, "", "parties tell how many rows they kept, mended and set aside")
+    counts: bool = param(False, "", "parties tell how many rows they kept, corrected and excluded")
 
     def check(self, server: Server) -> None:
         check_classes(server)

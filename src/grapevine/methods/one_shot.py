@@ -31,7 +31,7 @@ def agreed(said: Mapping[str, dict]) -> dict:
     first = next(iter(widths))
     for name, width in widths.items():
         if width != widths[first]:
-            raise Mistake(f"{name} has {width} features and {first} has {widths[first]}: give all parties the same columns.")
+            raise Mistake(f"{name} has {width} features but {first} has {widths[first]}: give all parties the same columns.")
     classes = sorted({name for reply in said.values() for name in reply["classes"].values()})
     return dict(offers={name: reply["offer"] for name, reply in said.items()}, classes=dict(enumerate(classes)))
 

@@ -94,11 +94,13 @@ class ProtoFSSL(Method):
 
     def check(self, server: Server) -> None:
         if not list(server.model().parameters()):
-            raise Mistake("protofssl learns features, and this model has none to learn: say --model mlp, or cnn for images.")
+            raise Mistake("protofssl learns features, but this model has none to learn: use --model mlp, or cnn for images.")
         bases.check_features_dim(self, server)
         bases.note_unused_labels(self, server)
         if self.helpers > server.per_round:
-            raise Mistake(f"protofssl: helpers={self.helpers} are more than --per-round {server.per_round} clients.")
+            raise Mistake(
+                f"protofssl: helpers={self.helpers} is more than the {server.per_round} clients of --per-round: use fewer."
+            )
 
     # ------------------------------------------------------------ client
 
@@ -197,11 +199,13 @@ class ProtoFSSL(Method):
     def setup(self, server: Server) -> dict:
         hello = server.ask(self.hello)
         if not any(reply["pairs"] for reply in hello.values()):
-            raise Mistake("protofssl: no client has two labels of one class, a support and a query: give clients more labels.")
+            raise Mistake(
+                "protofssl: no client has two labels of one class (for a support and a query): give clients more labels."
+            )
         most, singles = max(reply["most"] for reply in hello.values()), sum(reply["singles"] for reply in hello.values())
         few = f"no client has more than {most} labels of a class"
         if self.least > most:
-            raise Mistake(f"protofssl: least={self.least} keeps every prototype back, since {few}: say --set least={most}.")
+            raise Mistake(f"protofssl: least={self.least} withholds every prototype, since {few}: use --set least={most}.")
         server.note(classes_with_one_label=singles)
         warn = logging.getLogger("grapevine").warning
         if singles:

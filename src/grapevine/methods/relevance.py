@@ -12,7 +12,7 @@ trained on a part of the server's rows, gives a loss to each row; the threshold 
 are distributed most like those of the server's other rows (least Kolmogorov–Smirnov distance). **Every client reveals the loss
 of each of its labelled rows to the server** (sorted, so not which row has which).
 
-Both use labelled rows alone; unlabelled rows are set aside. Averages are by the number of rows trained on. What a client finds
+Both use labelled rows alone; unlabelled rows are excluded. Averages are by the number of rows trained on. What a client finds
 relevant stays in its memory as "relevant", one truth value per labelled row.
 """
 
@@ -68,7 +68,7 @@ class Tuor(Method):
     def check(self, server: Server) -> None:
         n = sum(self._parts(server))
         if min(self._parts(server)) < 1:
-            raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: say --labels server:500,clients:all.")
+            raise Mistake(f"tuor: the server's {n} rows cannot be divided into two sets: use --labels server:500,clients:all.")
 
     def individual(self) -> str:
         return "the server needs the loss of every labelled row"
@@ -103,7 +103,7 @@ class Tuor(Method):
         replies = server.ask(self.measure, benchmark=model.state())
         theirs = torch.cat([torch.empty(0), *(reply["losses"] for reply in replies.values())])
         if not len(theirs):
-            raise Mistake("tuor: no client has a labelled row: say --labels server:500,clients:all.")
+            raise Mistake("tuor: no client has a labelled row: use --labels server:500,clients:all.")
         threshold = loss_threshold(losses(model, rest, len(server.classes)).numpy(), theirs.numpy())
         server.note(threshold=threshold)
         done = server.ask(self.select, to=replies, threshold=threshold)

@@ -164,7 +164,7 @@ class CrossClientPropagation(SubProtocol):
         wanted = [rows[name][labelled[name]] for name in labelled]
         every = np.concatenate(wanted)
         if not len(every):
-            raise TooFew("no party has a labelled row: label a few rows somewhere, then run again.")
+            raise TooFew("no party has a labelled row: label a few rows at any party, then run again.")
         S = {}
         for i, (k, alpha) in enumerate(self.grid):
             S[i] = np.empty((W[k].shape[0], len(every)), np.float32)

@@ -92,9 +92,11 @@ class Agreement:
     def made(self) -> Method:
         """The method."""
         if self.version != __version__:
-            raise Mistake(f"federation {self.name} runs Grapevine {self.version}, and here is {__version__}: install the same.")
+            raise Mistake(
+                f"federation {self.name} runs Grapevine {self.version}, but this is {__version__}: install the same version."
+            )
         if self.job not in JOBS:
-            raise Mistake(f"job '{self.job}' is not known: take {', '.join(JOBS)}.")
+            raise Mistake(f"job '{self.job}' is not known: use {', '.join(JOBS)}.")
         return dict(label=self._label, train=self._train, clean=self._clean)[self.job]()
 
     def _label(self) -> Method:
@@ -103,17 +105,17 @@ class Agreement:
     def _clean(self) -> Method:
         s = CleanSettings.from_dict(self.settings)
         if s.epochs is None or s.model is None:
-            raise Mistake("clean: an agreement names the epochs and the model.")
+            raise Mistake("clean: the agreement must name the epochs and the model.")
         return Clean(s.tau, s.upsilon, s.epochs, scale=s.scale, counts=s.counts, impute=s.impute)
 
     def _train(self) -> Method:
         if ":" in self.method:  # a file of the party's disk, chosen by the host
-            raise Mistake(f"method '{self.method}' is a file: between parties a method is named, install it as an entry point.")
+            raise Mistake(f"method '{self.method}' is a file, but parties need a method by name: install it as an entry point.")
         texts = {name: str(value) for name, value in self.settings.get("set", {}).items()}
         method = with_settings(methods.find(self.method), texts)
         places = {"server", "both"} if self.server else {"clients"}
         if not places & method.takes:
-            raise Mistake(f"{method.name} cannot use labels at the parties alone: give the host labelled rows with --server FILE."
+            raise Mistake(f"{method.name} needs labels at the host as well: give the host labelled rows with --server FILE."
                           if not self.server else f"{method.name} cannot use the host's rows: leave --server out.")  # fmt: skip
         return secured(method) if self.settings.get("secure_average") else method
 
@@ -138,16 +140,16 @@ class Agreement:
             if self.parties.count(party) > 1:
                 raise Mistake(f"two parties are called '{party}': every party needs its own name.")
         if n < 2:
-            raise Mistake(f"{n} party is named: a federation has at least two, as in --parties north,south,east.")
+            raise Mistake(f"only {n} party is named: a federation has at least two, as in --parties north,south,east.")
         fewest = (
             min(3, n) if self.job == "label" else 2
         )  # the label job opens sums, and of two parties each knows the other's part
         if not fewest <= self.quorum <= n:
-            raise Mistake(f"quorum is {self.quorum}: of {n} parties take {fewest} to {n}.")
+            raise Mistake(f"quorum is {self.quorum}: with {n} parties use {fewest} to {n}.")
         groups = self.settings.get("groups", 1) if self.job == "label" else 1
         if n // groups < fewest:
             raise Mistake(
-                f"groups is {groups}: of {n} parties the smallest would have {n // groups}, and {fewest} are the fewest."
+                f"groups is {groups}: with {n} parties the smallest would have {n // groups}, but a group needs {fewest}."
             )
 
     def check(self) -> None:
@@ -155,22 +157,22 @@ class Agreement:
         check_name(self.name, "federation")
         self._check_parties()
         if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):
-            raise Mistake("what is a row? Say --features COL,..., --shape 3x32x32, or --schema FILE, a table or folder of images "
-                          "as the parties have.")  # fmt: skip
+            raise Mistake("what is a row? Use --features COL,..., --shape 3x32x32, or --schema with a table or folder of images "
+                          "like those of the parties.")  # fmt: skip
         if self.scale not in ("own", "none"):
-            raise Mistake(f"scale '{self.scale}' is not known: take own or none.")
+            raise Mistake(f"scale '{self.scale}' is not known: use own or none.")
         method = self.made
         if self.job == "label":
             if len(self.shape) > 1:
-                raise Mistake("the label job compares features: say --embed efficientnet-lite0, or --embed RUN, for images.")
+                raise Mistake("the label job compares features: for images, use --embed efficientnet-lite0 or --embed RUN.")
             return
         if self.job == "clean" and not self.server:
-            raise Mistake("clean measures the parties' labels by the host's: say --server FILE, labelled rows of its own.")
+            raise Mistake("clean checks the parties' labels against the host's: give the host labelled rows with --server FILE.")
         if len(self.classes) < 2:
-            raise Mistake("a model needs its classes beforehand: say --classes NAME,NAME,... or --server FILE.")
+            raise Mistake("a model must know its classes in advance: use --classes NAME,NAME,... or --server FILE.")
         if self.settings.get("secure_average") and self.settings["per_round"] < len(self.parties):
-            raise Mistake("masked averages over other parties in every round can be compared: say --per-round "
-                          f"{len(self.parties)}, so that all are in every one.")  # fmt: skip
+            raise Mistake("the host could compare masked averages over changing parties: use --per-round "
+                          f"{len(self.parties)}, so that all take part in every round.")  # fmt: skip
         models = self.models(0)
         assert models is not None
         models.new(None, Meter())

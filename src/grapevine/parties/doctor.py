@@ -77,7 +77,7 @@ def _python() -> str:
 def _flower() -> str:
     found = _installed("flwr")
     if found != FLOWER:
-        raise Mistake(f"{found or 'not installed'}, and {FLOWER} is needed: pip install 'grapevine-fl[flower]'.")
+        raise Mistake(f"{found or 'not installed'}, but {FLOWER} is needed: pip install 'grapevine-fl[flower]'.")
     missing = [name for name in ("flower-supernode", "flower-superlink", "flwr") if not _script(name)]
     if missing:
         raise Mistake(
@@ -101,7 +101,9 @@ def _ports() -> str:
     try:
         free_port()
     except OSError as error:
-        raise Mistake(f"no port of 127.0.0.1 can be opened ({error.strerror}): a node needs one for its own processes.") from None
+        raise Mistake(
+            f"no port on 127.0.0.1 can be opened ({error.strerror}): free one, which a node needs for its own processes."
+        ) from None
     return "a port on 127.0.0.1 can be opened; nothing needs to be reachable from outside at a party."
 
 
@@ -110,7 +112,7 @@ def _memory() -> str:
     if free is None:
         return "this system does not tell; a party needs about 2 GB."
     if free < MEMORY_GB:
-        raise Mistake(f"{free:.1f} GB free, and a party needs about {MEMORY_GB:g} GB: close something.")
+        raise Mistake(f"{free:.1f} GB free, but a party needs about {MEMORY_GB:g} GB: close other programs.")
     return f"{free:.1f} GB free."
 
 
@@ -126,9 +128,9 @@ def _disk(home: Path) -> str:
     there = next(p for p in [home, *home.absolute().parents] if p.exists())
     free = shutil.disk_usage(there).free / 2**30
     if free < DISK_GB:
-        raise Mistake(f"{free:.1f} GB free in {there}, and {DISK_GB:g} GB are needed: make room, or take another --home.")
+        raise Mistake(f"{free:.1f} GB free in {there}, but {DISK_GB:g} GB are needed: free some space, or choose another --home.")
     if not os.access(there, os.W_OK):
-        raise Mistake(f"{there} cannot be written to: take another --home.")
+        raise Mistake(f"{there} cannot be written to: choose another --home.")
     return f"{free:.1f} GB free in {there}."
 
 

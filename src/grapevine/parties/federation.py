@@ -121,7 +121,7 @@ def make_federation(host: Host, rows: Party | None = None) -> Host:
     """Write a new federation.toml. The folder must not hold one."""
     folder = host.folder
     if (folder / "federation.toml").exists():
-        raise Mistake(f"{folder} holds a federation already: leave the settings out to run it, or take another folder.")
+        raise Mistake(f"{folder} already holds a federation: leave the settings out to run it, or choose another folder.")
     agreed = host.agreed
     agreed.check()
     own = None if rows is None else server_rows(rows, agreed)
@@ -140,7 +140,7 @@ def load_host(folder: str | Path) -> Host:
         agreed, timeouts = Agreement.from_dict(table.pop("agreed")), Timeouts(**table.pop("timeouts"))
         return Host(Path(folder), agreed, timeouts=timeouts, **table)
     except (KeyError, TypeError) as error:
-        raise Mistake(f"{Path(folder) / 'federation.toml'} is not whole ({error}): make the federation again.") from None
+        raise Mistake(f"{Path(folder) / 'federation.toml'} is incomplete ({error}): create the federation again.") from None
 
 
 # ---------------------------------------------------------------- a party's folder
@@ -184,7 +184,9 @@ def load_party(folder: str | Path) -> Member:
     about = read_toml(folder / "party.toml")
     agreed = Agreement.from_dict(about["agreed"])
     if agreed.hash != about["hash"]:
-        raise Mistake(f"{folder / 'party.toml'} was changed after joining: its settings no longer have the hash that was agreed.")
+        raise Mistake(
+            f"{folder / 'party.toml'} was changed after joining: its settings no longer match the agreed hash, so join again."
+        )
     pinned = {name: bytes.fromhex(entry["identity"]) for name, entry in read_toml(folder / "pinned.toml").items()}
     return Member(about["name"], agreed, about["seed"], client_data(load_rows(folder), agreed),
                   Identity.load(folder / "identity.pem"), pinned, FileStore(folder / "memory"),

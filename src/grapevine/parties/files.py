@@ -20,7 +20,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Mistake(f"there is no {path}: name the folder that `grapevine host` or `grapevine join` made.") from None
+        raise Mistake(f"there is no {path}: give the folder that `grapevine host` or `grapevine join` created.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not valid TOML ({error}): correct it.") from None
 
@@ -47,5 +47,5 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
 
 def check_name(name: str, what: str = "party") -> str:
     if not NAME.fullmatch(name):
-        raise Mistake(f"'{name}' cannot be the name of a {what}: take up to 40 letters, digits, - and _, as in north-clinic.")
+        raise Mistake(f"'{name}' cannot be the name of a {what}: use up to 40 letters, digits, - and _, as in north-clinic.")
     return name

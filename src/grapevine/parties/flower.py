@@ -105,7 +105,7 @@ class GridTransport(Transport):
         try:
             verify_offers({name: reply["offer"]}, self.identities, session, roster_hash(self.identities, session))
         except (AgreementError, KeyError, TypeError, ValueError):
-            self.say(f"{id} answered step {step} with a key that it did not sign: it is left out.")
+            self.say(f"{id} answered step {step} with a key that it did not sign, so it is dropped.")
             return False
         return True
 
@@ -115,7 +115,7 @@ class GridTransport(Transport):
         sent = {}
         for id, payload in requests.items():
             if self.nodes.get(id) not in online:
-                self.say(f"{id} is not online: step {step} goes on without it.")
+                self.say(f"{id} is not online, so step {step} continues without it.")
                 continue
             content = pack(dict(step=step, round=round, hash=self.hash, payload=payload))
             # After `ttl` seconds the SuperLink delivers neither the request nor its reply.
@@ -171,12 +171,12 @@ class GridTransport(Transport):
         try:
             answer = unpack(message.content, self.limit_bytes)
         except wire.WireError as error:
-            self.say(f"{id} answered step {step} with something that is no message: {error}.")
+            self.say(f"{id} answered step {step} with an invalid message: {error}.")
             return None
         if answer.get("step") != step or answer.get("round") != round or not isinstance(answer.get("reply"), dict):
             kind = str(answer.get("error", ""))
             kind = kind if kind.isidentifier() and len(kind) < 60 else "no reply in it"  # written by the party: not to be trusted
-            self.say(f"{id} could not do step {step} ({kind}): its own log says why.")
+            self.say(f"{id} failed at step {step} ({kind}): see its own log.")
             return None
         return answer["reply"]
 
@@ -194,7 +194,7 @@ def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = W
     if len(found) < quorum:
         missing = ", ".join(sorted(set(keys) - set(found)))
         raise Mistake(
-            f"{len(found)} of {len(keys)} parties are online after {wait:g} s, and {quorum} are needed: {missing} must join."
+            f"{len(found)} of {len(keys)} parties are online after {wait:g} s, but {quorum} are needed: {missing} must join."
         )
     return {name: found[name] for name in sorted(found)}
 
@@ -238,7 +238,7 @@ def _virtual_nodes(grid: Grid, count: int) -> Transport:
     until = time.monotonic() + WAIT
     while len(nodes := sorted(grid.get_node_ids())) < count:
         if time.monotonic() > until:
-            raise Mistake(f"Flower's simulation has {len(nodes)} of {count} nodes after {WAIT:g} s: say --runtime local.")
+            raise Mistake(f"Flower's simulation has {len(nodes)} of {count} nodes after {WAIT:g} s: use --runtime local.")
         time.sleep(POLL)
     return GridTransport(grid, dict(enumerate(nodes)), "", lambda line: None, SIMULATED_TIMEOUT)
 
@@ -282,7 +282,7 @@ def _run(folder: Path, request: dict, context: Context) -> dict:
     torch.set_num_threads(1)  # in every runtime, so that sums repeat bit for bit
     party = federation.load_party(folder)
     if request["hash"] != party.agreed.hash:
-        raise Mistake(f"the host runs other settings than {party.name} agreed to: join again with a new token.")
+        raise Mistake(f"the host's settings differ from those {party.name} agreed to: join again with a new invitation.")
     kept = recall(folder, context.run_id, request, party.agreed)
     memory = Memory(party.store, kept.now)
     method = party.agreed.made

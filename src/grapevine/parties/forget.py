@@ -33,7 +33,7 @@ def forget(folder: Path) -> list[Remains]:
     stays: it is what the next job is held to.
     """
     if not (folder / "party.toml").exists():
-        raise Mistake(f"{folder} is not the folder of a party: name the one that `grapevine join` made (--home).")
+        raise Mistake(f"{folder} is not the folder of a party: give the one that `grapevine join` created (--home).")
     with lock(folder / "lock"):
         secrets = _secrets(folder)
         clean_up(folder)

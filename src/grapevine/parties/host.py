@@ -42,12 +42,14 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
     setup = load_host(folder)
     bind, port = setup.bind, setup.port
     if (folder / "results" / "result.json").exists():
-        say(f"The job of {folder} is finished; a new job takes a new folder.")
+        say(f"The job of {folder} is finished; use a new folder for a new job.")
         return json.loads((folder / "results" / "result.json").read_text())
     with lock(folder / "lock"):
         make_certificates(folder, setup.agreed.name, [setup.address])
         if not port_is_free(bind, port):
-            raise Mistake(f"port {port} of {bind} is taken: stop what listens there, or change `port` in federation.toml.")
+            raise Mistake(
+                f"port {port} on {bind} is in use: stop the program that listens there, or change `port` in federation.toml."
+            )
         registry = Registry(folder)
         superlink = SuperLink(folder)
         gate = Gate((bind, port), registry, superlink.port, say).start()
@@ -96,7 +98,7 @@ class _Job:
         """Those who take part, if the roster was closed before this host was started."""
         names = sorted(name for name, entry in self.registry.roster().items() if entry.get("in"))
         if names:
-            self.say(f"Going on with {', '.join(names)}.")
+            self.say(f"Continuing with {', '.join(names)}.")
         return names
 
     def _gather(self) -> list[str]:
@@ -108,11 +110,11 @@ class _Job:
                 break
             if time.monotonic() > until:
                 if len(here) >= self.quorum:
-                    self.say(f"Beginning without {', '.join(missing)}.")
+                    self.say(f"Starting without {', '.join(missing)}.")
                     break
                 raise Later(
-                    f"{len(here)} of {len(wanted)} parties came within {self.times.join:.0f} s, and {self.quorum} are "
-                    f"needed: {', '.join(missing)} must `grapevine join`, then start the host again."
+                    f"{len(here)} of {len(wanted)} parties came within {self.times.join:.0f} s, but {self.quorum} are "
+                    f"needed: {', '.join(missing)} must run `grapevine join`, and then start the host again."
                 )
             self._register(self.registry.roster())
             self._tick(f"waiting for {', '.join(missing)}")
@@ -131,17 +133,17 @@ class _Job:
             heard = {name: self.registry.here[name] for name in roster if name in self.registry.here}
             for name, presence in heard.items():
                 if presence.state == "refused":
-                    raise Mistake(f"{name} does not confirm the roster: {presence.sentence or 'it gave no reason'}")
+                    raise Mistake(f"{name} did not confirm the roster: {presence.sentence or 'it gave no reason'}")
             left = sorted(name for name, presence in heard.items() if presence.state == "left")
             if len(roster) - len(left) < self.quorum:
-                raise Later(f"{', '.join(left)} left before the job, and {self.quorum} parties are needed: they know why.")
+                raise Later(f"{', '.join(left)} left before the job, but {self.quorum} parties are needed: ask them why.")
             ready = [name for name, p in heard.items() if p.confirmed == digest and name not in left and _recent(p.seen)]
             missing = sorted(set(roster) - set(ready))
             if not missing:
                 return
             if time.monotonic() > until:
                 if len(ready) >= self.quorum:
-                    self.say(f"Beginning without {', '.join(missing)}, who did not confirm.")
+                    self.say(f"Starting without {', '.join(missing)}, who did not confirm.")
                     return
                 raise Later(
                     f"{len(ready)} of {len(roster)} parties confirmed the fingerprints within {self.times.confirm:.0f} s, "
@@ -173,11 +175,11 @@ class _Job:
 
     def _check(self, run: str) -> None:
         if not self.superlink.running:
-            raise Later(f"the SuperLink ended: {self.superlink.log} says why; start the host again, and it goes on.")
+            raise Later(f"the SuperLink stopped (see {self.superlink.log}): start the host again to continue.")
         status = self.superlink.status(run)
         ends = (self.folder / "results" / "result.json", self.folder / "failed.json")
         if status.startswith("finished") and not any(path.exists() for path in ends):
-            raise Later(f"the run ended as {status}: {self.superlink.log} says why.")
+            raise Later(f"the run ended as {status}: see {self.superlink.log}.")
 
     def _tick(self, line: str) -> None:
         self.show(self.registry, line)

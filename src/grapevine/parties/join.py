@@ -63,9 +63,9 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
     elif invitation:
         folder = default_home(invitation)
     else:
-        raise Mistake("say the invitation, or with --home the folder of a party that has joined before.")
+        raise Mistake("give an invitation, or with --home the folder of a party that has already joined.")
     if s.pin and not Path(s.pin).exists():
-        raise Mistake(f"there is no file {s.pin}: --pin takes the pinned.toml of an earlier job.")
+        raise Mistake(f"there is no file {s.pin}: give --pin the pinned.toml of an earlier job.")
     if s.out:
         require_new(s.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
         if (folder / "party.toml").exists():
             party = _again(folder, invitation, s, talk)
         elif invitation is None:
-            raise Mistake(f"{folder} holds no party: say the invitation.")
+            raise Mistake(f"{folder} holds no party: give an invitation.")
         else:
             party = _enrol(folder, invitation, s, talk)
         return _Stay(folder, party, s, talk).run()
@@ -96,9 +96,11 @@ def look(token: Token) -> tuple[HostLink, Agreement]:
     except Mistake:
         raise
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise Mistake(f"{link.place} sent settings that are not whole: is it the same version of Grapevine?") from None
+        raise Mistake(f"{link.place} sent incomplete settings: check that it runs the same version of Grapevine.") from None
     if not same:
-        raise Mistake(f"{link.place} sent settings that do not have the hash it names: is it the same version of Grapevine?")
+        raise Mistake(
+            f"{link.place} sent settings that do not match their hash: check that it runs the same version of Grapevine."
+        )
     return link, agreed
 
 
@@ -120,7 +122,7 @@ def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str,
     rows = read_rows(s, agreed, token.name)
     talk.show(agreed, rows)
     if not willing(policy_file(s.policy), agreed, link.place, token.name, talk):
-        raise Mistake("nothing was sent: you did not agree.")
+        raise Mistake("nothing was sent, because you did not agree.")
     if not (folder / "identity.pem").exists():
         Identity.generate().save(folder / "identity.pem")
     identity, node_key = Identity.load(folder / "identity.pem"), make_node_key(folder)
@@ -140,14 +142,18 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
     """A party that has joined before, with the keys of that time; and its rows, which it reads again if it had left."""
     party = read_toml(folder / "party.toml")
     if "finished" in party:
-        raise Mistake(f"the job of {folder} is finished, its results are in {party['finished']}: a new job takes a new --home.")
+        raise Mistake(
+            f"the job in {folder} is finished and its results are in {party['finished']}: use a new --home for a new job."
+        )
     if token and (token.name, token.federation) != (party["name"], party["federation"]):
-        raise Mistake(f"{folder} is the folder of {party['name']} in {party['federation']}: take another --home.")
+        raise Mistake(f"{folder} belongs to {party['name']} in {party['federation']}: choose another --home.")
     identity = Identity.load(folder / "identity.pem")
     if token and secret_hash(token.secret) != party["used"]:  # the host has invited anew: the same keys once more
         link, agreed = _patiently(lambda: look(token), talk)
         if agreed.hash != party["hash"]:
-            raise Mistake(f"federation {party['federation']} has other settings than you agreed to: join with another --home.")
+            raise Mistake(
+                f"federation {party['federation']} now has other settings than those you agreed to: join with another --home."
+            )
         link = link.enrol(make_node_key(folder), identity.public.hex())
         write_atomically(folder / "ca.crt", link.ca)
         party = dict(party, token=link.token.text(), host=link.place, used=secret_hash(token.secret))
@@ -204,7 +210,9 @@ class _Stay:
                 time.sleep(TICK)
                 continue
             if told["hash"] != self.party["hash"]:
-                raise Mistake(f"the host runs other settings than {self.party['name']} agreed to: ask it for a new invitation.")
+                raise Mistake(
+                    f"the host's settings differ from those {self.party['name']} agreed to: ask it for a new invitation."
+                )
             if told["phase"] == "failed":
                 raise (Later if told.get("later") else Mistake)(f"the host stopped: {printable(told['sentence'])}")
             if told["phase"] == "done":
@@ -230,7 +238,7 @@ class _Stay:
             wrong = f"{printable(strange[0])} in it" if strange else f"{len(roster)} parties"
             raise Mistake(f"the host's roster has {wrong}, which is not what {name} agreed to: ask the host why.")
         if roster.get(name) != Identity.load(self.folder / "identity.pem").public.hex():
-            raise Mistake(f"the host's roster does not hold the key of {name} as it is in {self.folder}: ask the host why.")
+            raise Mistake(f"the host's roster does not contain the key of {name} that is in {self.folder}: ask the host why.")
         pinned = check_pins(roster, self.folder / "pinned.toml", self.pin)
         strange = sorted(set(roster) - set(pinned) - {name})
         if strange:
@@ -238,7 +246,7 @@ class _Stay:
             for other in sorted(roster):
                 self.talk.say(f"  {other:20} {fingerprint(bytes.fromhex(roster[other]))}{'  (you)' if other == name else ''}")
             if not self.talk.ask("Are they the same as what the others see?"):
-                raise Mistake("the fingerprints were not confirmed, and nothing was computed.")
+                raise Mistake("the fingerprints were not confirmed, so nothing was computed.")
         entries = {
             other: dict(identity=key, fingerprint=fingerprint(bytes.fromhex(key))) for other, key in sorted(roster.items())
         }
@@ -258,7 +266,7 @@ class _Stay:
         if problem is None:
             return
         self.talk.say(f"{problem[0].upper()}{problem[1:]}")
-        if not self.talk.insist(f"Sum these rows with {', '.join(own)} all the same?"):
+        if not self.talk.insist(f"Sum these rows with {', '.join(own)} anyway?"):
             raise Mistake(f"nothing was computed: {problem}")
         ledger.allow(rows=rows, parties=own)
 
@@ -266,7 +274,7 @@ class _Stay:
         """A node for this SuperLink: a new one when the host was started again, or when the node ended by itself."""
         if epoch != self.epoch:
             if self.epoch:
-                self.talk.say("The host was started again: connecting anew.")
+                self.talk.say("The host was restarted: connecting again.")
                 self._count_starts()
             self.node.stop()
             self._begin_again()
@@ -275,9 +283,7 @@ class _Stay:
         elif self.started and not self.node.running:
             self.restarts += 1
             if self.restarts > RESTARTS:
-                raise Mistake(
-                    f"the SuperNode ended {self.restarts} times: {self.node.log} says why ({last_line(self.node.log)})."
-                )
+                raise Mistake(f"the SuperNode stopped {self.restarts} times ({last_line(self.node.log)}): see {self.node.log}.")
             time.sleep(min(2**self.restarts, 10))
         if not self.node.running:
             self.node.start()
@@ -285,8 +291,8 @@ class _Stay:
 
     def _count_starts(self) -> None:
         starts = self.party.get("starts", 0) + 1
-        if starts % STARTS == 0 and not self.talk.insist(f"The host was started again {starts} times. Go on with this job?"):
-            raise Mistake(f"the host was started again {starts} times: ask it why.")
+        if starts % STARTS == 0 and not self.talk.insist(f"The host was restarted {starts} times. Continue this job?"):
+            raise Mistake(f"the host was restarted {starts} times: ask it why.")
         self._note(starts=starts)
 
     def _note(self, **changes: Any) -> None:
@@ -304,9 +310,9 @@ class _Stay:
             return
         count = self.party.get("beginnings", 1)
         if count >= BEGINNINGS:
-            raise Mistake(f"the host has begun this job {count} times and never ended it: ask it why, and start a new one.")
-        if not self.talk.ask("The job was broken off. Let it begin anew, which shows the host such distances once more?"):
-            raise Mistake("the job was not begun anew: you did not agree.")
+            raise Mistake(f"the host has started this job {count} times without finishing it: ask it why, and start a new job.")
+        if not self.talk.ask("The job was interrupted. Start it again? The host will then see such distances a second time."):
+            raise Mistake("the job was not started again, because you did not agree.")
         self._note(beginnings=count + 1)
         forget_memory(self.folder)
 
@@ -358,7 +364,7 @@ class _Stay:
         """This party's rows and memory at the end, with the result of the job in it."""
         manifest = self._memory()
         if not self._has_result():
-            raise Mistake(f"the job ended without {self.party['name']}, which was lost on the way: {self.node.log} may say why.")
+            raise Mistake(f"the job ended without {self.party['name']}, which lost its connection: see {self.node.log}.")
         rows = load_rows(self.folder)
         return rows, Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
 
@@ -415,8 +421,8 @@ def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:
             if now is not None and now != before:
                 raise Mistake(
                     f"the key of {name} has changed from {fingerprint(bytes.fromhex(before))} to "
-                    f"{fingerprint(bytes.fromhex(now))}: ask {name} in person, and if the new one is theirs, take [{name}] "
-                    f"out of {path} and join again."
+                    f"{fingerprint(bytes.fromhex(now))}: ask {name} in person; if the new one is theirs, remove [{name}] "
+                    f"from {path} and join again."
                 )
             pinned[name] = before
     return pinned

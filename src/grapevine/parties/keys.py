@@ -84,7 +84,9 @@ def read_token(text: str) -> Token:
         return token
     except (ValueError, TypeError, binascii.Error):
         short = text if len(text) <= 24 else f"{text[:16]}…{text[-4:]}"
-        raise Mistake(f"'{short}' is not a whole invitation: copy all of what `grapevine host --invite NAME` printed.") from None
+        raise Mistake(
+            f"'{short}' is not a complete invitation: copy everything that `grapevine host --invite NAME` printed."
+        ) from None
 
 
 def _check(body: bytes) -> bytes:
@@ -117,7 +119,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def _elliptic(key: object) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Mistake("a private key of this folder is not one that Grapevine made: put the old one back, or take a new folder.")
+        raise Mistake("a private key in this folder was not made by Grapevine: restore the old one, or use a new folder.")
     return key
 
 
@@ -167,7 +169,7 @@ def ca_fingerprint(pem: bytes) -> str:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
     except ValueError:
-        raise Mistake("the host sent something that is no certificate: check the address in the invitation.") from None
+        raise Mistake("the host did not send a certificate: check the address in the invitation.") from None
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 

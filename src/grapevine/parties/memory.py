@@ -58,7 +58,7 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
     round = request["round"]
     for asked in (round, request["payload"].get("round", round)):
         if type(asked) is not int or not 0 <= asked < agreed.rounds:
-            raise Mistake(f"round {asked} was asked for, and rounds 0 to {agreed.rounds - 1} were agreed on.")
+            raise Mistake(f"round {asked} was requested, but only rounds 0 to {agreed.rounds - 1} were agreed.")
     path = folder / "epoch.txt"
     epoch = path.read_text() if path.exists() else ""
     kept = Kept.read(folder)
@@ -67,7 +67,7 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
     elif kept.run != run:
         kept = _started_again(kept, run, epoch, round, agreed)
     elif round < kept.round:
-        raise Mistake(f"round {round} was asked for after round {kept.round}: rounds do not go back.")
+        raise Mistake(f"round {round} was requested after round {kept.round}: rounds cannot go back.")
     if round > kept.round:
         kept = replace(kept, round=round, answered={})
     before = {round: kept.now, **kept.before}
@@ -75,7 +75,7 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
     often = 2 if agreed.job == "train" and round == 0 else 1  # what is asked before the first round counts as of it
     own = "." in request["step"]  # steps of a sub-protocol count themselves, as chunks of a transfer do
     if not own and kept.answered.get(_name(request), 0) >= often:
-        raise Mistake(f"step {request['step']} of round {round} was answered before: a step is answered once.")
+        raise Mistake(f"step {request['step']} of round {round} was answered before: each step is answered once.")
     return kept
 
 
@@ -87,9 +87,9 @@ def _name(request: dict[str, Any]) -> str:
 
 def _started_again(kept: Kept, run: int, epoch: str, round: int, agreed: Agreement) -> Kept:
     if kept.epoch == epoch:
-        raise Mistake("the host began the job once more without being started again: this party did not agree to that.")
+        raise Mistake("the host started the job again without restarting itself: this party did not agree to that.")
     if agreed.rounds == 1:
-        raise Mistake("the host began the job once more: this party has not agreed to that.")
+        raise Mistake("the host started the job again: this party has not agreed to that.")
     again = [r for r in kept.before if r >= round]
     now = kept.before[min(again)] if again and not kept.sealed else kept.now
     before = {r: manifest for r, manifest in kept.before.items() if r < round}

@@ -43,16 +43,16 @@ class Policy:
         if agreed.job == "label":
             found.append(_not_in("protocol", settings.get("secure", ""), self.protocols))
         if agreed.quorum < self.quorum:
-            found.append(f"quorum {agreed.quorum}, and the policy wants {self.quorum} or more")
+            found.append(f"quorum {agreed.quorum}, but the policy asks for {self.quorum} or more")
         spent = [settings[name] for name in ("dp_labels", "dp") if settings.get(name) is not None]
         if self.epsilon is not None and (not spent or max(spent) > self.epsilon):
             told = f"ε {max(spent):g}" if spent else "no differential privacy"
-            found.append(f"{told}, and the policy allows ε {self.epsilon:g} at most")
+            found.append(f"{told}, but the policy allows at most ε {self.epsilon:g}")
         return [reason for reason in found if reason]
 
 
 def _not_in(what: str, value: str, allowed: tuple[str, ...] | None) -> str:
-    return "" if allowed is None or value in allowed else f"{what} {value}, and the policy allows {', '.join(allowed) or 'none'}"
+    return "" if allowed is None or value in allowed else f"{what} {value}, but the policy allows {', '.join(allowed) or 'none'}"
 
 
 def policy_file(said: str | None) -> Path | None:
@@ -71,7 +71,7 @@ def willing(path: Path | None, agreed: Agreement, place: str, name: str, talk: T
     policy = read_policy(path)
     reasons = policy.outside(agreed, place)
     if not reasons:
-        talk.say(f"This lies within the policy {path}.")
+        talk.say(f"This is within the policy {path}.")
         return True
     if policy.otherwise == "refuse":
         raise Mistake(f"nothing was sent: this federation has {reasons[0]} ({path}).")
@@ -84,9 +84,9 @@ def read_policy(path: Path) -> Policy:
     table, known = read_toml(path), {f.name for f in fields(Policy)}
     for name, value in table.items():
         if name not in known:
-            raise Mistake(f"{path}: there is no line '{name}' in a policy; it may have {', '.join(sorted(known))}.")
+            raise Mistake(f"{path}: a policy has no line '{name}'; it may have {', '.join(sorted(known))}.")
         if not _fits(name, value):
-            raise Mistake(f"{path}: {name} is {value!r}: take {_WANTED[name]}.")
+            raise Mistake(f"{path}: {name} is {value!r}; use {_WANTED[name]}.")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
     return Policy(**values)
 

@@ -237,7 +237,7 @@ class SuperLink(_Program):
         while not self._listens():
             if not self.running or time.monotonic() > until:
                 self.stop()
-                raise Mistake(f"the SuperLink did not start: {self.log} says why ({last_line(self.log)}).")
+                raise Mistake(f"the SuperLink did not start ({last_line(self.log)}): see {self.log}.")
             time.sleep(0.2)
         return self
 
@@ -269,14 +269,16 @@ class SuperLink(_Program):
             done = subprocess.run(["flwr", *words, "--format", "json"], env=self.env, capture_output=True, text=True,
                                   timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL, cwd=self.log.parent)  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise Mistake(f"`flwr {words[0]}` took longer than {COMMAND_SECONDS} s: is the machine overloaded?") from None
+            raise Mistake(
+                f"`flwr {words[0]}` took longer than {COMMAND_SECONDS} s: check whether the machine is overloaded."
+            ) from None
         try:
             told = json.loads(done.stdout)
         except ValueError:
             told = {}
         if done.returncode or not told.get("success"):
             why = told.get("error-message") or done.stderr.strip().splitlines()[-1:] or "no reason given"
-            raise Mistake(f"`flwr {' '.join(words[:2])}` failed ({why}): {self.log} may say more.")
+            raise Mistake(f"`flwr {' '.join(words[:2])}` failed ({why}): see {self.log}.")
         return told
 
 

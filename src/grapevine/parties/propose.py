@@ -26,14 +26,14 @@ from grapevine.run.model import Model
 def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Party | None]:
     """The host's settings and its own rows. Everything is written out, so that all parties agree to the same."""
     if said.seed is not None and not said.reproducible:
-        raise Mistake(f"seed {said.seed} would make hyperplanes predictable: leave --seed out, or say --reproducible too.")
+        raise Mistake(f"seed {said.seed} would make the hyperplanes predictable: leave --seed out, or add --reproducible.")
     if said.reproducible and said.seed is None:
-        raise Mistake("--reproducible needs a seed: say --seed N too.")
+        raise Mistake("--reproducible needs a seed: add --seed N.")
     train = job.job == "train"
     if said.method and job.job == "clean":
-        raise Mistake(f"--method is not for --job {job.job}: leave it out.")
+        raise Mistake(f"--method does not apply to --job {job.job}: leave it out.")
     if said.scale == ("standard" if train else "own"):
-        raise Mistake(f"--scale {said.scale} is not for --job {job.job}: take {'own' if train else 'standard'} or none.")
+        raise Mistake(f"--scale {said.scale} does not apply to --job {job.job}: use {'own' if train else 'standard'} or none.")
     layout, shape, embed = _form(said, bool(getattr(job, "impute", False)))
     settings = {name: value for name, value in job.agreed().items() if name != "embed"}
     if said.scale and not train:
@@ -79,11 +79,11 @@ def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], st
         return layout, shape, ""
     if said.embed in DIMENSIONS:
         if layout.columns:
-            raise Mistake(f"{said.embed} takes images, and these are tables: leave --embed out, or name a run trained on tables.")
+            raise Mistake(f"{said.embed} takes images, but these are tables: leave --embed out, or name a run trained on tables.")
         return Layout(), (DIMENSIONS[said.embed],), said.embed
     width = Model.load(said.embed).network.features_dim
     if width is None:
-        raise Mistake(f"the run {said.embed} does not say how long its features are: take another.")
+        raise Mistake(f"the run {said.embed} does not record how many features it has: use another.")
     return Layout(numbers(layout.sources)), (width,), model_hash(said.embed)
 
 

@@ -113,12 +113,14 @@ class Registry:
             host, roster, invitations = self.host, self.roster(), self.invitations()
             if name in roster and not again:
                 raise Mistake(
-                    f"{name} has joined (fingerprint {roster[name]['fingerprint']}): it goes on with `grapevine join --home`, "
-                    "and if it lost its keys, say --again."
+                    f"{name} has joined (fingerprint {roster[name]['fingerprint']}): continue with `grapevine join --home`; "
+                    "if it lost its keys, use --again."
                 )
             if name not in host.parties:
                 known = ", ".join(host.parties)
-                raise Mistake(f"'{name}' is none of the agreed parties ({known}): a federation with others takes another folder.")
+                raise Mistake(
+                    f"'{name}' is not one of the agreed parties ({known}): create a new federation in another folder to add it."
+                )
             secret = new_secret()
             invitations[name] = dict(hash=secret_hash(secret), expires=int(time.time()) + TOKEN_SECONDS)  # and no pass
             write_toml(self.folder / "invitations.toml", invitations, secret=True)
@@ -132,11 +134,11 @@ class Registry:
         invitation = self.invitations().get(name, {})
         if not hmac.compare_digest(invitation.get(what, ""), secret_hash(secret)):
             raise Refused(
-                403, f"this is no invitation of '{name}' that holds: ask the host for `grapevine host --invite {name}`."
+                403, f"this is not a valid invitation for '{name}': ask the host to run `grapevine host --invite {name}`."
             )
         if name not in self.roster() and time.time() > invitation["expires"]:
             raise Refused(
-                403, f"the invitation of '{name}' is older than {TOKEN_SECONDS // 86400} days: ask the host for another."
+                403, f"the invitation of '{name}' is more than {TOKEN_SECONDS // 86400} days old: ask the host for a new one."
             )
 
     def _pass(self, name: str) -> dict[str, Any]:
@@ -175,13 +177,13 @@ class Registry:
                 raise Refused(
                     409,
                     f"the invitation of '{name}' was used before, by the party with fingerprint {roster[name]['fingerprint']}: "
-                    "if that was you, say --home of that time; if not, warn the host, who can invite again.",
+                    "if that was you, use the same --home; if not, warn the host, who can invite you again.",
                 )
             if self.phase != "gathering":
-                raise Refused(409, f"federation {self.host.agreed.name} has begun without '{name}': wait for the next job.")
+                raise Refused(409, f"federation {self.host.agreed.name} has started without '{name}': wait for the next job.")
             for other, theirs in roster.items():
                 if theirs["identity"] == entry["identity"] or theirs["node_key"] == node_key:
-                    raise Refused(409, f"'{other}' has this key already: every party makes its own, in a folder of its own.")
+                    raise Refused(409, f"'{other}' already has this key: every party must create its own key in its own folder.")
             roster[name] = entry
             write_toml(self.folder / "roster.toml", roster)
             return self._pass(name)
@@ -191,12 +193,14 @@ class Registry:
         self._known(name, secret, "pass")
         self._spend(name)
         if state not in STATES:
-            raise Refused(400, f"'state' is one of {', '.join(STATES)}.")
+            raise Refused(400, f"'state' must be one of {', '.join(STATES)}.")
         with self._lock:
             old = self.here.get(name)
             gone = old is None or old.state in ("left", "refused") or time.time() - old.seen > HERE_SECONDS
             if old and not gone and old.process not in ("", process):
-                raise Refused(409, f"'{name}' is here already from another process: stop that one, or wait {HERE_SECONDS} s.")
+                raise Refused(
+                    409, f"'{name}' is already connected from another process: stop that one, or wait {HERE_SECONDS} s."
+                )
             self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
             return self.view()
 
@@ -281,8 +285,8 @@ class HostLink:
         found = ca_fingerprint(pem)
         if not hmac.compare_digest(found, self.token.ca):
             raise Mistake(
-                f"{self.place} shows the certificate authority {short(found)}, and the invitation names {short(self.token.ca)}: "
-                "somebody may be in between, or the host's folder was made anew; ask the host for a new invitation."
+                f"{self.place} shows the certificate authority {short(found)}, but the invitation names {short(self.token.ca)}: "
+                "somebody may be intercepting the connection, or the host created its folder again; ask it for a new invitation."
             )
         return replace(self, ca=pem)
 
@@ -294,7 +298,7 @@ class HostLink:
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            raise Mistake(f"{self.place} answered with something that is no reply: check the address in the invitation.")
+            raise Mistake(f"{self.place} did not answer as a Grapevine host does: check the address in the invitation.")
         return reply
 
     def enrol(self, node_key: str, identity: str) -> HostLink:
@@ -303,7 +307,9 @@ class HostLink:
         try:
             secret = bytes.fromhex(reply["secret"])
         except (KeyError, TypeError, ValueError):
-            raise Mistake(f"{self.place} gave no pass for the invitation: is it the same version of Grapevine?") from None
+            raise Mistake(
+                f"{self.place} did not accept the invitation: check that it runs the same version of Grapevine."
+            ) from None
         return replace(self, token=replace(self.token, secret=secret))
 
     def hear(self, state: str, confirmed: str = "", sentence: str = "") -> dict[str, Any]:
@@ -327,10 +333,10 @@ class HostLink:
             data = response.read(limit + 1)
         except ssl.SSLCertVerificationError as error:
             raise Mistake(
-                f"{self.place} cannot prove who it is ({error.verify_message}): check the invitation and the clock."
+                f"{self.place} could not prove its identity ({error.verify_message}): check the invitation and the clock."
             ) from None
         except socket.gaierror:
-            raise Mistake(f"the name {self.token.address} is not known here: check the network and DNS.") from None
+            raise Mistake(f"the name {self.token.address} cannot be resolved: check the network and DNS.") from None
         except TimeoutError:
             raise Unreachable(
                 f"{self.place} does not answer within {CALL_SECONDS} s: is the port open in every firewall?"
@@ -379,5 +385,7 @@ def check_clock(theirs: float, before: float, after: float) -> float:
     ahead = (before + after) / 2 - theirs
     if ahead > AHEAD + (after - before) or ahead < -BEHIND:
         way = "ahead of" if ahead > 0 else "behind"
-        raise Mistake(f"this machine's clock is {abs(ahead):.0f} s {way} the host's: set both by NTP (timedatectl set-ntp true).")
+        raise Mistake(
+            f"this machine's clock is {abs(ahead):.0f} s {way} the host's: synchronise both with NTP (timedatectl set-ntp true)."
+        )
     return ahead

@@ -33,9 +33,9 @@ HELD_OUT = 0.2  # of a party's labelled rows in a training job: half to choose t
 def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     """A file or folder, checked against the agreement: columns by name and in the agreed order, classes by name."""
     if source.data is None:
-        raise Mistake("where are the rows? Say --data FILE and --label COL, or --data FOLDER for images.")
+        raise Mistake("where are the rows? Use --data FILE and --label COL, or --data FOLDER for images.")
     if agreed.features and Path(source.data).expanduser().is_dir():
-        raise Mistake(f"{source.data} is a folder, and the federation agreed on a table with the columns "
+        raise Mistake(f"{source.data} is a folder, but the federation agreed on a table with the columns "
                       f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
     told = CleanSettings(label=source.label, id=source.id, embed=_embedding(source, agreed), missing=source.missing,
                          decimal=source.decimal, impute=bool(agreed.settings.get("impute")))  # fmt: skip
@@ -44,11 +44,13 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
         read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
     if read.x.shape[1:] != agreed.shape:
         here, there = ("×".join(map(str, shape)) for shape in (read.x.shape[1:], agreed.shape))
-        raise Mistake(f"{source.data} has rows of shape {here}, and the federation agreed on {there}: bring them to it.")
+        raise Mistake(
+            f"{source.data} has rows of shape {here}, but the federation agreed on {there}: convert them to that shape."
+        )
     strange = [label for label in read.classes if label not in agreed.classes]
     if strange and agreed.classes and agreed.job != "clean":  # what the host does not know is what cleaning finds
         known = ", ".join(agreed.classes)
-        raise Mistake(f"{source.data} has class {strange[0]!r}, and the federation knows {known}: rename it, or ask the host.")
+        raise Mistake(f"{source.data} has class {strange[0]!r}, but the federation knows {known}: rename it, or ask the host.")
     return replace(read, name=name)
 
 
@@ -57,9 +59,11 @@ def _embedding(source: Source, agreed: Agreement) -> str | None:
     if not agreed.embed or agreed.embed in DIMENSIONS:
         return agreed.embed or None
     if source.embed is None:
-        raise Mistake(f"features are those of a finished run (model {agreed.embed[:12]}): say --embed RUN, your copy of it.")
+        raise Mistake(
+            f"the features come from a finished run (model {agreed.embed[:12]}): name your copy of it with --embed RUN."
+        )
     if model_hash(source.embed) != agreed.embed:
-        raise Mistake(f"the model of {source.embed} is not the one that was agreed on ({agreed.embed[:12]}): ask for it.")
+        raise Mistake(f"the model of {source.embed} is not the agreed one ({agreed.embed[:12]}): ask the host for it.")
     return source.embed
 
 

@@ -17,35 +17,39 @@ class HostSettings(Settings):
 
     job: ClassVar[str] = "host"
 
-    name: str | None = param(None, "", "Name of the federation [the folder's].", metavar="NAME")
-    parties: tuple[str, ...] = param((), "", "The parties expected.", metavar="NAME,...")
-    quorum: int | None = param(None, "", "So many parties are enough [two thirds, at least 3; 2 of 2].", kind=int, metavar="N")
+    name: str | None = param(None, "", "Name of the federation [the name of the folder].", metavar="NAME")
+    parties: tuple[str, ...] = param((), "", "The names of the parties.", metavar="NAME,...")
+    quorum: int | None = param(
+        None, "", "How many parties are enough [two thirds, but at least 3; 2 of 2].", kind=int, metavar="N"
+    )
     address: str | None = param(
-        None, "", "Name or number under which the parties reach this machine [its own name].", metavar="HOST"
+        None, "", "The host name or IP address at which parties reach this machine [its own name].", metavar="HOST"
     )
     port: int = param(8443, "", "The one port to open in the firewall.", least=1, most=65535)
     bind: str = param("0.0.0.0", "", "Which of this machine's addresses to listen on.", metavar="ADDRESS")
-    wait: float = param(3600.0, "", "For the parties to come.", above=0, metavar="SECONDS")
-    step_timeout: float = param(600.0, "", "For one exchange; who is later is left out.", above=0, metavar="SECONDS")
-    method: str | None = param(
-        None, "", "The method: of train (`grapevine methods`) [fedavg], of label chorus or xclp [chorus].", metavar="NAME"
+    wait: float = param(3600.0, "", "How long to wait for the parties.", above=0, metavar="SECONDS")
+    step_timeout: float = param(
+        600.0, "", "How long to wait for one reply. A party that takes longer is dropped.", above=0, metavar="SECONDS"
     )
-    server: str | None = param(None, "", "The host's own labelled rows, which stay here.", metavar="FILE|FOLDER")
-    schema: str | None = param(None, "", "A table or a folder of images like the parties'.", metavar="FILE|FOLDER")
+    method: str | None = param(
+        None, "", "The method: for train see `grapevine methods` [fedavg]; for label chorus or xclp [chorus].", metavar="NAME"
+    )
+    server: str | None = param(None, "", "The host's own labelled rows, which stay on this machine.", metavar="FILE|FOLDER")
+    schema: str | None = param(None, "", "A table or folder of images in the same form as the parties'.", metavar="FILE|FOLDER")
     features: tuple[str, ...] = param((), "", "The feature columns, by name.", metavar="COL,...")
-    shape: str | None = param(None, "", "Of images: channels, height and width.", metavar="3x32x32")
+    shape: str | None = param(None, "", "The shape of images: channels, height and width.", metavar="3x32x32")
     label: str | None = param(None, "", "The label column of --schema and --server.", metavar="COL")
-    id: str | None = param(None, "", "Their id column.", metavar="COL")
+    id: str | None = param(None, "", "The id column of --schema and --server.", metavar="COL")
     categories: tuple[str, ...] = same(LabelSettings, "categories")
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
-    classes: tuple[str, ...] = param((), "", "train: the classes [those of --server].", metavar="NAME,...")
+    classes: tuple[str, ...] = param((), "", "train: the class names [those in --server].", metavar="NAME,...")
     embed: str | None = same(LabelSettings, "embed")
     scale: str | None = param(
         None, "", "label, clean: standard or none [standard]; train: own or none [own].", choices=("standard", "own", "none")
     )
     seed: int | None = param(None, "", "Only with --reproducible.", kind=int, least=-(2**63), most=2**63 - 1)
-    reproducible: bool = param(False, "", "Repeats exactly; hyperplanes are then not secret.")
+    reproducible: bool = param(False, "", "Make the run repeatable. The hyperplanes are then not secret.")
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ class Source(Settings):
     id: str | None = same(LabelSettings, "id")
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
-    embed: str | None = param(None, "", "Your copy of the run whose features were agreed on.", metavar="RUN")
+    embed: str | None = param(None, "", "Your copy of the run that computes the agreed features.", metavar="RUN")
     policy: str | None = param(
-        None, "", "What this party agrees to without asking [$GRAPEVINE_POLICY or ~/.grapevine/policy.toml, if there].",
+        None, "", "What this party accepts without asking [$GRAPEVINE_POLICY or ~/.grapevine/policy.toml, if it exists].",
         metavar="FILE",
     )  # fmt: skip
-    home: str | None = param(None, "", "Where this party's keys and memory are [~/.grapevine/FEDERATION/NAME].", metavar="DIR")
+    home: str | None = param(
+        None, "", "The folder for this party's keys and memory [~/.grapevine/FEDERATION/NAME].", metavar="DIR"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,16 @@ class JoinSettings(Source):
 
     job: ClassVar[str] = "join"
 
-    out: str | None = param(None, "", "A new folder for the results [out in the home].", metavar="DIR")
-    abstain: float = same(LabelSettings, "abstain", text="label: below this probability a row gets no label.")
-    target: float | None = same(LabelSettings, "target", text="label: abstain so that labels are right this often.")
+    out: str | None = param(None, "", "A new folder for the results [`out` inside --home].", metavar="DIR")
+    abstain: float = same(LabelSettings, "abstain", text="label: give no label to a row whose probability is below this.")
+    target: float | None = same(
+        LabelSettings, "target", text="label: abstain on enough rows that the given labels are expected to be right this often."
+    )
     ledger: str | None = param(
-        None, "", "Where this party writes down what its rows were summed for [$GRAPEVINE_LEDGER or ~/.grapevine/ledger].",
+        None, "", "Where this party records what its rows were summed for [$GRAPEVINE_LEDGER or ~/.grapevine/ledger].",
         metavar="DIR",
     )  # fmt: skip
-    pin: str | None = param(None, "", "Fingerprints confirmed before: the pinned.toml of an earlier job.", metavar="FILE")
+    pin: str | None = param(None, "", "Fingerprints you confirmed before: the pinned.toml of an earlier job.", metavar="FILE")
 
 
 def agreed_fields(job: str) -> list[Field]:

@@ -49,7 +49,7 @@ def job(method: str, settings: TrainSettings, out: str | Path, resume: bool) -> 
 def run(job: dict[str, Any], clients: int, progress: Progress) -> None:
     """Run the job to its end; its results are then in its folder. Ctrl-C stops all processes."""
     if importlib.util.find_spec("ray") is None:
-        raise Mistake("--runtime flower-sim needs Ray: pip install 'flwr[simulation]==1.41.0', or say --runtime local.")
+        raise Mistake("--runtime flower-sim needs Ray: pip install 'flwr[simulation]==1.41.0', or use --runtime local.")
     home = Path(tempfile.mkdtemp(prefix="gv-"))  # short: Ray's sockets lie in it
     (home / "job.json").write_text(json.dumps(job))
     port, env = processes.free_port(), dict(processes.environment(home / "flower"), RAY_TMPDIR=str(home))
@@ -82,7 +82,7 @@ def _submit(home: Path, port: int, env: dict[str, str], clients: int, flags: dic
         if '"success": true' in told:  # the exit code is 0 also when it failed
             return
         time.sleep(1)
-    raise Mistake(f"Flower's simulation did not start within {START_SECONDS} s ({told[-200:]}): say --runtime local.")
+    raise Mistake(f"Flower's simulation did not start within {START_SECONDS} s ({told[-200:]}): use --runtime local.")
 
 
 def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> None:
@@ -92,7 +92,7 @@ def _follow(home: Path, link: Any, job: dict[str, Any], progress: Progress) -> N
         over = ended.exists()
         gone = not processes.alive(int(began.read_text())) if began.exists() else time.monotonic() > until
         if not over and (gone or link.poll() is not None) and not ended.exists():
-            raise Mistake("Flower's simulation stopped by itself: go on with --resume, or with --runtime local.")
+            raise Mistake("Flower's simulation stopped by itself: continue with --resume, or with --runtime local.")
         lines = whole_lines(Path(job["out"]) / "history.jsonl") if began.exists() else []
         for line in lines[told:]:
             progress(line["round"], job["settings"]["rounds"], line)

@@ -20,7 +20,7 @@ def make(folder: str | Path, against: str | Path | None = None, full: bool = Fal
     folder = Path(folder)
     job = job_of(folder)
     if job != "train" and against is not None:
-        raise Mistake(f"{folder} is no training run ({job}): leave --against out.")
+        raise Mistake(f"{folder} is not a training run ({job}): leave --against out.")
     if job == "compare":
         return compare.make(folder)
     if job in ("label", "clean"):

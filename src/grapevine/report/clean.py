@@ -18,11 +18,11 @@ from grapevine.run.folder import read_json, read_lines
 
 MOST_PARTIES, MOST_PLANES = 30, 12  # drawn one by one
 MOST_CLASSES = 60  # in a confusion
-NONE, ASIDE, FOREIGN = "no label", "set aside", "irrelevant"
+NONE, EXCLUDED, FOREIGN = "no label", "excluded", "irrelevant"
 KINDS = dict(
-    doubted="Labels most in doubt: mended, the highest loss first.",
-    unsure="What the classifier is least sure of: set aside, the lowest confidence first.",
-    far="Far from the server's rows, and not set aside: the farthest first.",
+    doubted="Labels most in doubt: corrected, the highest loss first.",
+    unsure="What the classifier is least sure of: excluded, the lowest confidence first.",
+    far="Far from the server's rows, and not excluded: the farthest first.",
 )
 
 
@@ -35,8 +35,8 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
     """The page of a clean job. `summary` is its result.json; a host's knows at most how many rows each party kept."""
     with files_of(folder, "a clean job of Grapevine"):
         parties, method, classes = summary["per_client"], summary["settings"], summary["data"]["classes"]
-        counts = {p["id"]: {"kept": p["kept"], "mended": p["mended"] - p["labelled"], "newly labelled": p["labelled"],
-                            "set aside": p["set_aside"]} for p in parties} or summary["told"]  # fmt: skip
+        counts = {p["id"]: {"kept": p["kept"], "corrected": p["corrected"] - p["labelled"], "newly labelled": p["labelled"],
+                            "excluded": p["excluded"]} for p in parties} or summary["told"]  # fmt: skip
         names = many(len(parties or summary["cleaned"]), "party", "parties")
         told = dict(method, seed=summary["seed"], classes=classes, version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary["command"] else []
@@ -59,14 +59,14 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
 def _head(summary: dict, counts: dict[str, dict[str, int]]) -> dict[str, Any]:
     total: Counter[str] = sum(map(Counter, counts.values()), Counter())
     n, new = count(sum(total.values())), total["newly labelled"]
-    heading = f"Of {n} rows {count(total['kept'])} kept their label, {count(total['mended'])} labels were mended"
+    heading = f"Of {n} rows {count(total['kept'])} kept their label, {count(total['corrected'])} labels were corrected"
     heading += f", {count(new)} unlabelled rows got one" if new else ""
-    heading += f" and {count(total['set aside'])} rows were set aside."
+    heading += f" and {count(total['excluded'])} rows were excluded."
     if not counts:
         heading = f"{', '.join(summary['cleaned'])} have cleaned their labels, and only they know them."
     before, after, expected = summary["accuracy_given"], summary["accuracy"], summary["expected"]
     told = f"{percent(before)} of the given labels were the true class; " if before is not None and after is not None else ""
-    told += f"{percent(after)} of those on rows not set aside are. " if after is not None else ""
+    told += f"{percent(after)} of those on rows not excluded are. " if after is not None else ""
     if expected["n"]:  # what the server's own held-out rows say of the classifier
         told += f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, it was sure "
         told += f"(confidence {summary['settings']['tau']:g} or more) of {count(expected['sure'])}"
@@ -100,7 +100,7 @@ def _measured(summary: dict) -> list[Part]:
     note = (
         "Precision is the share of what was found that is right, recall the share of what there was that was found. A row whose "
         "true class is empty, or unknown to the server, is irrelevant. A label is right before if it was given and is the true "
-        "class, known to the server or not; right after, if it is on a row not set aside and is the true class."
+        "class, known to the server or not; right after, if it is on a row not excluded and is the true class."
     )
     heads, rows = ["what", "found", "right", "there were", "precision", "recall", "F1"], []
     for name, m in measured.items():
@@ -110,7 +110,7 @@ def _measured(summary: dict) -> list[Part]:
             rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
     cards: list[Part] = [Card("All parties", [note, Table(heads, rows)], wide=True)]
     wanted = {"right before": (BEFORE, "precision"), "right after": (AFTER, "precision")}
-    for what in ("wrong labels found", "irrelevant rows set aside"):
+    for what in ("wrong labels found", "irrelevant rows excluded"):
         wanted |= {f"{what}: {of}": (what, of) for of in ("precision", "recall")}
     each = [[p["id"], *(percent(p["measured"][what][of]) for what, of in wanted.values())]
             for p in summary["per_client"] if p["measured"]]  # fmt: skip
@@ -149,8 +149,9 @@ def _plane(who: str, counts: Counter[tuple[int, int]], method: dict) -> Chart:
     tau, upsilon, right = across(method["tau"]), down(method["upsilon"]), left + wide
     marks += [Line(tau, top, tau, low, "cut"), Line(left, upsilon, right, upsilon, "cut")]
     marks += [Words(tau, 11, f"τ = {method['tau']:g}", "middle"), Words(left, upsilon - 4, f"Υ = {method['upsilon']:g}", dx=4)]
-    marks += [Words(right, top + 3 * row, "mended", "end", -6, "region"), Words(right, upsilon + 16, "kept", "end", -6, "region"),
-              Words(left, top + 3 * row, "set aside", dx=6, look="region")]  # fmt: skip
+    marks += [Words(right, top + 3 * row, "corrected", "end", -6, "region"),
+              Words(right, upsilon + 16, "kept", "end", -6, "region"),
+              Words(left, top + 3 * row, "excluded", dx=6, look="region")]  # fmt: skip
     marks += [Words(0, down(value) + 4, f"{value:g}") for value in (1e-3, 1e-2, 0.1, 1, 10)]
     marks += [Words(0, top + row - 2, "∞"), Words(0, low - 3, "none")]
     marks += [Words(across(value), low + 15, f"{value:g}", "middle") for value in (0.5, 0.9, 0.99, 0.999)]
@@ -183,7 +184,7 @@ def _suspicious(folder: Path, parties: list[dict]) -> list[Part]:
     for p in parties[:MOST_PARTIES]:
         found = read_json(folder / p["id"] / "suspicious.json") or {}
         tables = [part for kind, told in KINDS.items() if found.get(kind) for part in (told, _examples(found[kind]))]
-        shown.append(Card(p["id"], tables or ["Nothing was mended or set aside."]))
+        shown.append(Card(p["id"], tables or ["Nothing was corrected or excluded."]))
     left = len(parties) - MOST_PARTIES
     return shown + ([f"… and {count(left)} more parties, in their suspicious.json."] if left > 0 else [])
 
@@ -209,7 +210,7 @@ def _examples(found: list[dict]) -> Table:
 
 def _confusions(parties: list[dict], classes: list[str]) -> list[Part]:
     new, true = ([p[key] for p in parties if p[key] is not None] for key in ("given_new", "given_true"))
-    return [[*_confusion("new", ASIDE, new, classes), *_confusion("true", FOREIGN, true, classes)]]
+    return [[*_confusion("new", EXCLUDED, new, classes), *_confusion("true", FOREIGN, true, classes)]]
 
 
 def _confusion(down: str, none: str, pairs: list[list[list]], classes: list[str]) -> list[Chart]:

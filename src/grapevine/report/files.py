@@ -45,7 +45,7 @@ def read(folder: str | Path) -> Files:
     folder = Path(folder)
     settings = read_json(folder / "settings.json")
     if settings is None:
-        raise Mistake(f"{folder} holds no run of Grapevine: name the folder that a run's --out named.")
+        raise Mistake(f"{folder} holds no run of Grapevine: give the folder that a run wrote (its --out).")
     lines = {name: read_lines(folder / f"{name}.jsonl") for name in ("history", "messages", "times")}
     return Files(folder, settings, read_json(folder / "result.json"), split=read_json(folder / "split.json"), **lines)
 
@@ -67,7 +67,7 @@ def compared_with(files: Files, against: str | Path | None) -> dict[str, Any] | 
             raise Mistake(f"{against} holds no finished training run: name one on the same split, or leave --against out.")
         if settings["data"].get("split") != split:
             raise Mistake(
-                f"{against} was made on another split than {files.folder}, so its clients are others: "
+                f"{against} was made on another split than {files.folder}, so its clients differ: "
                 f"make it with --split {files.folder / 'split.json'}."
             )
         return result

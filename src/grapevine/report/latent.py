@@ -42,7 +42,7 @@ def _tensors(path: Path) -> tuple[str, dict[str, Any]]:
         with safe_open(path, "np") as file:
             return file.metadata()["round"], {name: file.get_tensor(name) for name in ("z", "y", "guess")}
     except (SafetensorError, TypeError) as error:
-        raise Mistake(f"{path} is not readable ({error}); leave the folder latent away, or repeat the run.") from None
+        raise Mistake(f"{path} is not readable ({error}); delete the folder latent, or repeat the run.") from None
 
 
 def plane(z: Any, before: Any) -> Any:

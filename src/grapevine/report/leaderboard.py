@@ -40,7 +40,7 @@ def write(loaded: Sequence[Comparison], out: Path) -> Path:
     if out.is_dir():
         raise Mistake(f"--out {out} is a folder: name a file, as in --out {out / 'leaderboard.html'}.")
     if not out.parent.is_dir():
-        raise Mistake(f"--out {out}: there is no folder {out.parent}; make it first.")
+        raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first.")
     with files_of("a folder", "grapevine compare"):
         where = places(loaded)
         first = next((one for one in ranking(where) if one["mean_rank"] is not None), None)

@@ -103,5 +103,5 @@ def files_of(folder: Any, maker: str) -> Iterator[None]:
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise Mistake(
             f"{folder} holds files that {maker} does not write ({type(error).__name__}: {error}); "
-            "repeat it, or report with the version that made it."
+            "repeat it, or use the version that wrote it."
         ) from error

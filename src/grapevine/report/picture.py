@@ -62,9 +62,9 @@ def draw(split: Split, path: str | Path) -> None:
     """Write the picture of a split as PNG, SVG or PDF, by the file's ending."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise Mistake(f"{path} is not the name of a picture: take one that ends in .png, .svg or .pdf.")
+        raise Mistake(f"{path} is not the name of a picture: use one that ends in .png, .svg or .pdf.")
     if not path.absolute().parent.is_dir():
-        raise Mistake(f"there is no folder {path.parent} for {path.name}: make it, or take another place.")
+        raise Mistake(f"there is no folder {path.parent} for {path.name}: create it, or choose another place.")
     told = [f"{name} {value}" for name, value in split.settings.items() if value]
     parts = [dict(labelled=p.labelled.tolist(), labels=p.labels.tolist(), unlabelled=p.unlabelled.tolist())
              for p in (*split.parts, *([split.server] if split.server else []))]  # fmt: skip

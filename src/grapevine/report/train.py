@@ -160,7 +160,7 @@ def _without(files: Files) -> list[str]:
     names = ", ".join(files.name(client) for client in at[:MOST_BARS])
     names += f" and {count(len(at) - MOST_BARS)} more" if len(at) > MOST_BARS else ""
     them = "it" if len(at) == 1 else "them"
-    return told + ([f"Nothing relevant at {names}: every row was set aside, and the run goes on without {them}."] if at else [])
+    return told + ([f"Nothing relevant at {names}: every row was excluded, and the run goes on without {them}."] if at else [])
 
 
 # ---------------------------------------------------------------- curves

@@ -68,7 +68,7 @@ def _read(folder: Path) -> tuple[Files, list[tuple[str, str | None]]]:
     """A training run's files, and its settings as names and values."""
     job = job_of(folder)
     if job != "train":
-        raise Mistake(f"{folder} is no training run ({job}) and has no curves: leave --tensorboard and --mlflow out.")
+        raise Mistake(f"{folder} is not a training run ({job}) and has no curves: leave --tensorboard and --mlflow out.")
     files = read(folder)
     return files, flat({name: value for name, value in files.settings.items() if name not in ("versions", "job")})
 

@@ -84,7 +84,7 @@ class Run:
     def model(self) -> Model:
         if self.own_model is None:
             if self.out is None:
-                raise Mistake("every client of this run has a model of its own, and none is kept.")
+                raise Mistake("every client of this run has its own model, and none of them is kept.")
             self.own_model = Model.load(self.out)
         return self.own_model
 

@@ -116,11 +116,11 @@ class Experiment:
 def pick_device(device: str) -> str:
     if device != "auto":
         if device.split(":")[0] == "cuda" and not torch.cuda.is_available():
-            raise Mistake("there is no CUDA device here: say --device cpu.")
+            raise Mistake("this machine has no CUDA device: use --device cpu.")
         if device == "mps" and not torch.backends.mps.is_available():
-            raise Mistake("there is no MPS device here: say --device cpu.")
+            raise Mistake("this machine has no MPS device: use --device cpu.")
         if device.split(":")[0] not in ("cpu", "cuda", "mps"):
-            raise Mistake(f"--device {device} is not known: take auto, cpu, cuda or mps.")
+            raise Mistake(f"--device {device} is not a known device: use auto, cpu, cuda or mps.")
         return device
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
@@ -128,7 +128,9 @@ def pick_device(device: str) -> str:
 def check_head(method: Method, source: ModelSource, classes: int) -> None:
     """A network without its last layer (resnet8, resnet17) would be trained as a classifier of as many classes as features."""
     if method.logits and isinstance(source.new(None, Meter()).head, torch.nn.Identity):
-        raise Mistake(f"{method.name} needs a network with a last layer for {classes} classes: take resnet9 or resnet18, say.")
+        raise Mistake(
+            f"{method.name} needs a network with a last layer for {classes} classes: use resnet9 or resnet18, for example."
+        )
 
 
 def check_labels(method: Method, split: Split) -> None:

@@ -38,7 +38,7 @@ def lock(path: Path) -> Iterator[None]:
 
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Mistake(f"{path.parent} is being worked in by another process: wait for it or take another --out.") from None
+            raise Mistake(f"{path.parent} is in use by another process: wait for it or choose another --out.") from None
         yield
 
 
@@ -47,9 +47,9 @@ def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> I
     """Make a folder ours: a new one, or with `resume` one that the same settings began and nobody is working in."""
     if out.is_dir() and any(path.name != "lock" for path in out.iterdir()):
         if not resume:
-            raise Mistake(f"{out} exists and is not empty: take another --out, or --resume to go on with it.")
+            raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
         if not (out / "settings.json").exists():
-            raise Mistake(f"{out} holds no run of Grapevine: take another --out.")
+            raise Mistake(f"{out} holds no run of Grapevine: choose another --out.")
         require_same(out, about)
     make_folder(out)
     with lock(out / "lock"):
@@ -70,7 +70,7 @@ def require_same(out: Path, about: dict[str, Any]) -> None:
     for name, value in now.items():
         if name != "version" and before.get(name) != value:
             was, wanted = first_difference(before.get(name), value)
-            raise Mistake(f"{out} was begun with {name} {was}, not {wanted}: repeat its settings or take another --out.")
+            raise Mistake(f"{out} was started with {name} {was}, not {wanted}: repeat its settings or choose another --out.")
 
 
 def first_difference(a: Any, b: Any) -> tuple[str, str]:
@@ -89,10 +89,12 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise Mistake(f"{path} is not readable as JSON ({error}); repeat the run, or take the file from a copy.") from None
+        raise Mistake(f"{path} is not valid JSON ({error}); repeat the run, or restore the file from a copy.") from None
     if not isinstance(value, dict):
         kind = type(value).__name__
-        raise Mistake(f"{path} holds no settings or results but a {kind}; repeat the run, or take it from a copy.")
+        raise Mistake(
+            f"{path} should hold settings or results but holds a {kind}; repeat the run, or restore the file from a copy."
+        )
     return value
 
 
@@ -103,7 +105,7 @@ def read_lines(path: Path) -> list[dict]:
     try:
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     except ValueError as error:
-        raise Mistake(f"{path} has a line that is not JSON ({error}); repeat the run, or take the file from a copy.") from None
+        raise Mistake(f"{path} has a line that is not JSON ({error}); repeat the run, or restore the file from a copy.") from None
 
 
 def running(folder: Path) -> bool:

@@ -103,10 +103,13 @@ class Model(Inputs):
 
 def _method(name: str, own: str | None) -> type[Method]:
     if own is None and name not in methods.names():
-        raise Mistake(f"the run's method '{name}' is not in the table: name its file too, as --method path/to/file.py:Class.")
+        raise Mistake(
+            f"the run's method '{name}' is not among Grapevine's methods: name its file too, as in --method "
+            "path/to/file.py:Class."
+        )
     found = methods.find(own or name)
     if found.name != name:
-        raise Mistake(f"{own} is '{found.name}', and the run was made with '{name}': name the file of that method.")
+        raise Mistake(f"{own} is '{found.name}', but the run was made with '{name}': name the file of that method.")
     return found
 
 

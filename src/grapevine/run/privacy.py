@@ -26,13 +26,13 @@ def check(method: Method, settings: RunSettings, models: ModelSource) -> None:
     """Refuse what --dp cannot cover, before anything runs."""
     if settings.dp is None:
         if (settings.delta, settings.clip) != (RunSettings.delta, RunSettings.clip):
-            raise Mistake("delta and clip belong to training with noise: say --dp EPS too, or leave them out.")
+            raise Mistake("delta and clip are for training with noise: use --dp EPS too, or leave them out.")
         return
     accountant.check_budget(settings.dp, settings.delta)
     if method.private != method.name:
         raise Mistake(
             f"--dp is for methods whose clients train on single labelled rows and send nothing else (fedavg, fedprox, scaffold, "
-            f"supervised): {method.name} uses rows in other ways, which noise on gradients would not cover."
+            f"supervised): {method.name} uses rows in other ways, which noise on the gradients would not protect."
         )
     check_network(models.new(None, Meter()))
 

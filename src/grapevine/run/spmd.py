@@ -52,7 +52,10 @@ def address(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     if host is None:
         nodes = environment.get("SLURM_JOB_NODELIST")  # such as gpu[03-07,9],old1
         if not nodes:
-            raise Mistake("--runtime spmd has several workers and no MASTER_ADDR: say where worker 0 runs, or start by torchrun.")
+            raise Mistake(
+                "--runtime spmd has several workers but no MASTER_ADDR: set it to the address of worker 0, or start with "
+                "torchrun."
+            )
         host = re.sub(r"\[(\w+).*", r"\1", nodes.split(",")[0])
     return host, int(environment.get("MASTER_PORT", PORT + int(environment.get("SLURM_JOB_ID", 0)) % 10000))
 
@@ -74,7 +77,9 @@ def together() -> Iterator[None]:
         dist.init_process_group("gloo", f"tcp://{host}:{port}", timeout=PATIENCE, rank=rank, world_size=world)
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
-        raise Mistake(f"worker {rank} of {world} did not find the others at {host}:{port} ({first}): start all.") from None
+        raise Mistake(
+            f"worker {rank} of {world} did not find the others at {host}:{port} ({first}): start all of them."
+        ) from None
     try:
         yield
     finally:
@@ -87,7 +92,7 @@ def require_averages(method: Method) -> None:
     if any(isinstance(value, SubProtocol) for value in vars(method).values()) or method.agrees:
         why = "its clients agree on keys, which stay in one process"
     if why or method.personal:
-        raise Mistake(f"{method.name} needs --runtime local: {why or 'every client keeps a model of its own'}.")
+        raise Mistake(f"{method.name} needs --runtime local: {why or 'every client keeps its own model'}.")
 
 
 def run(experiment: Experiment, resume: bool = False, progress: Progress | None = None) -> Run:
@@ -198,7 +203,7 @@ def _lost(where: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         why = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).split(". ")[0]
-        raise Mistake(f"a worker was lost {where} ({why}): start them again with --resume, as many as you like.") from None
+        raise Mistake(f"a worker was lost {where} ({why}): start the workers again with --resume, in any number.") from None
 
 
 def _all_here(where: str) -> None:

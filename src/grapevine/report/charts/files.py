@@ -62,7 +62,7 @@ def save_all(charts: Iterable[Chart], folder: str | FilePath) -> list[FilePath]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Mistake(f"nothing can be written to {folder} ({error.strerror}): name another folder for the plots.") from None
+        raise Mistake(f"{folder} cannot be written to ({error.strerror}): name another folder for the plots.") from None
     paths: list[FilePath] = []
     for chart in charts:
         base = re.sub(r"[^\w]+", "-", chart.title.lower(), flags=re.ASCII).strip("-")[:80] or "plot"
