@@ -93,7 +93,7 @@ def test_hugging_face():
         (3, "data is a int: give a name, a path, a split"),
         ([], "data is a list"),
         ([X, Y, X], "data is a list"),
-        ([(X, Y), (X[:, :2], Y)], r"party-2 has rows of shape \(2,\) and party-1 of \(3,\)"),
+        ([(X, Y), (X[:, :2], Y)], r"party-2 has rows of shape \(2,\) and party-1 has \(3,\)"),
         ([(X, Y), pd.DataFrame(dict(a=[1], y=[2]))], "some of the parties are frames and others arrays"),
         ((X, Y[:3]), "40 rows and 3 labels"),
         ((np.array([["a", "b"]] * 40), Y), "give numbers, or a frame"),

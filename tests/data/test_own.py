@@ -81,7 +81,7 @@ def test_own_images_in_train_and_test_folders(tmp_path):
 
 
 OWN_MISTAKES = {
-    "no label column": ("a,b\n1,2\n", {}, "--label .there are: a, b"),
+    "no label column": ("a,b\n1,2\n", {}, "--label .the columns are a, b"),
     "no label": ("a,y\n1,\n2,-1\n", {}, "no row of .* has a label"),
     "too few rows": ("a,y\n1,k\n2,\n", {}, "too few labelled rows"),
     "no party": ("a,y,site\n1,k,N\n2,k,\n", dict(party="site"), "row 2: the party is missing"),

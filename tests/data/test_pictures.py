@@ -57,7 +57,7 @@ def test_bad_images(tmp_path):
         read_images(tmp_path, other=["site"])
     for text, words in [
         ("file,kind\na.png,k\n", "no column 'label'"),
-        ("file,label\nb.png,k\n", "'b.png', which is no image"),
+        ("file,label\nb.png,k\n", "'b.png', which is not an image"),
         ("file,label\na.png,k\na.png,k\n", "two lines for file 'a.png'"),
         ("file,label\na.png\n", "line 2: 1 cells"),
     ]:
@@ -70,5 +70,5 @@ def test_bad_images(tmp_path):
     with pytest.raises(Mistake, match="deep.png has more than 8 bits"):
         read_images(tmp_path)
     (tmp_path / "deep.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
-    with pytest.raises(Mistake, match="deep.png is not an image"):
+    with pytest.raises(Mistake, match="deep.png cannot be read as an image"):
         read_images(tmp_path)

@@ -36,7 +36,7 @@ def test_each_client_has_its_rows(files):
 @pytest.mark.parametrize("offsets", [[], [0, 4], [1, 9], [0, 5, 4, 9]])
 def test_offsets_that_do_not_fit(files, offsets):
     np.save(files[2], np.array(offsets))
-    with pytest.raises(Mistake, match="offsets must rise from 0 to the 9 rows"):
+    with pytest.raises(Mistake, match="offsets must rise from 0 to the number of rows of x .9."):
         Population.load(*files, classes=("a", "b"))
 
 

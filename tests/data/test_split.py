@@ -85,7 +85,7 @@ def test_a_split_is_not_applied_to_other_data(tmp_path):
     x = data.x.clone()
     x[5] += 1
     for other in (toy(601), replace(data, x=x), replace(data, name="another")):
-        with pytest.raises(Mistake, match="other data"):
+        with pytest.raises(Mistake, match="different data"):
             Split.load(path, other)
 
 

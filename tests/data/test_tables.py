@@ -174,7 +174,7 @@ def test_bad_npz(tmp_path):
     path = tmp_path / "a.npz"
     cases = [
         (dict(y=[1]), "no array 'X'"),
-        (dict(X=np.ones((2, 2)), y=np.array([1])), r"'y' has shape \(1,\) for 2 rows"),
+        (dict(X=np.ones((2, 2)), y=np.array([1])), r"'y' has shape \(1,\) but 'X' has 2 rows"),
         (dict(X=np.ones((0, 2)), y=np.ones(0)), "no rows"),
         (dict(X=np.ones((2, 2))), "no array 'y'"),
         (dict(X=np.array([["a"]]), y=[1]), "'X' holds"),

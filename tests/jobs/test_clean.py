@@ -370,7 +370,7 @@ def bad(name):
         ("", ["north.csv", *FLAGS, "--tau", "0.3", "--out", "x"], "tau is 0.3, which is out of range: use 0.5 to 1, as in 0.95"),
         ("", ["north.csv", *FLAGS, "--tau", "nan", "--out", "x"], "tau is nan, which is out of range: use 0.5 to 1"),
         ("", ["north.csv", *FLAGS, "--upsilon", "0.8", "--out", "x"], "take more than 0 and at most 0.693147, as in 0.5"),
-        ("", ["north.csv", *FLAGS, "--upsilon", "0", "--out", "x"], "upsilon is 0, which cannot work"),
+        ("", ["north.csv", *FLAGS, "--upsilon", "0", "--out", "x"], "upsilon is 0, which is out of range"),
         ("", ["north.csv", *FLAGS, "--epochs", "0", "--out", "x"], "epochs is 0"),
         ("", ["north.csv", *FLAGS, "--model", "cnn", "--out", "x"], "model cnn needs images"),
         ("", ["north.csv", *FLAGS, "--model", "gpt", "--out", "x"], "no model is called 'gpt'"),

@@ -286,7 +286,7 @@ def test_attempts_are_of_ever_fewer_clients_and_of_three_at_least(federation):
     for parties in (names(0, 1, 2), names(0, 1, 3), names(0, 1, 2, 3)):
         with pytest.raises(StepError, match="must be among clients of the previous attempt"):
             federation.server.ask(again, to=[0], attempt=1, parties=parties)
-    with pytest.raises(StepError, match="it takes 3 or more"):
+    with pytest.raises(StepError, match="it needs 3 or more"):
         federation.server.ask(again, to=[0], attempt=1, parties=names(0, 1))
 
 

@@ -143,5 +143,5 @@ def test_average_refuses_what_is_not_finite_or_not_alike():
 @pytest.mark.parametrize("n", [-1, math.nan, math.inf, 2**62])
 def test_average_refuses_weights_that_are_no_counts(n):
     replies = {0: dict(w=dict(a=torch.ones(2)), n=1), 3: dict(w=dict(a=torch.ones(2)), n=n)}
-    with pytest.raises(Mistake, match="client 3 cannot count .* in an average: n must be 0 to 1099511627776"):
+    with pytest.raises(Mistake, match="client 3 has a weight of .* in an average: n must be 0 to 1099511627776"):
         average(replies, "w")

@@ -153,7 +153,7 @@ def test_fedmatch_nearest_by_hand(digits):
     assert m.nearest(state, 5) == []  # nobody knows what it is like
     code = replace(m, preset="code")
     assert code.nearest(state, 1) == [] and code.nearest(dict(state, round=5), 0) == [2, 3]
-    with pytest.raises(Mistake, match="helpers=2, and a client has 1 others"):
+    with pytest.raises(Mistake, match="helpers=2, but a client has 1 others"):
         Federation(digits, m)
 
 

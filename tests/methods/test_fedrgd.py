@@ -46,5 +46,5 @@ def test_fedrgd_normalises_by_groups(digits):
         assert kinds.count("GroupNorm") == 2 and not any("BatchNorm" in kind for kind in kinds)
     kept = fedrgd.FedRGD(group_norm=False).network(build("cnn", (1, 8, 8), 10, "bn"))
     assert any("BatchNorm" in type(layer).__name__ for layer in kept.modules())
-    with pytest.raises(Mistake, match="groups=3 are more than the 2 clients"):
+    with pytest.raises(Mistake, match="groups=3 is more than the 2 clients"):
         Federation(digits, methods.FedRGD(groups=3))

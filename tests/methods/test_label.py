@@ -175,9 +175,9 @@ def test_different_features_are_said():
     "settings,sentence",
     [
         (dict(alpha=1.0), "alpha=1 is out of range: use 0 or more and less than 1"),
-        (dict(alpha=-0.1), "alpha=-0.1 cannot work"),
-        (dict(neighbours=-1), "neighbours=-1 cannot work"),
-        (dict(bits=0), "bits=0 cannot work"),
+        (dict(alpha=-0.1), "alpha=-0.1 is out of range"),
+        (dict(neighbours=-1), "neighbours=-1 is out of range"),
+        (dict(bits=0), "bits=0 is out of range"),
         (dict(bits=2**15), "bits=32768 is out of range: use 1 to 32767"),
         (dict(preset="best"), "preset=best is not a known value: use paper or code"),
         (dict(scale="robust"), "scale=robust is not a known value: use standard or none"),

@@ -73,7 +73,7 @@ def test_fedprox_with_mu_0_is_fedavg_bit_for_bit(digits):
         server, _ = federation(digits, method)
         new.append(method.round(server, method.setup(server))["weights"])
     assert all(torch.equal(new[0][name], new[1][name]) for name in new[0])
-    with pytest.raises(Mistake, match="mu=-1 cannot work"):
+    with pytest.raises(Mistake, match="mu=-1 is out of range"):
         methods.FedProx(mu=-1.0)
 
 

@@ -72,11 +72,11 @@ def test_the_method_is_built_from_what_is_agreed():
         (dict(name="a b"), "cannot be the name"),
         (dict(quorum=1), "quorum is 1"),
         (dict(quorum=4), "quorum is 4"),
-        (dict(quorum=2), "quorum is 2: of 3 parties take 3 to 3"),
-        (dict(quorum=2, parties=("north", "south", "east", "west")), "take 3 to 4"),
+        (dict(quorum=2), "quorum is 2: with 3 parties use 3 to 3"),
+        (dict(quorum=2, parties=("north", "south", "east", "west")), "use 3 to 4"),
         (
             dict(settings=dict(LABEL, groups=2), parties=tuple("abcde")),
-            "groups is 2: with 5 parties the smallest group would have 2",
+            "groups is 2: with 5 parties the smallest would have 2",
         ),
         (dict(shape=()), "what is a row"),
         (dict(shape=(3, 8, 8)), "--embed"),
@@ -198,7 +198,7 @@ def test_an_embedding_run_is_known_by_the_hash_of_its_model(tmp_path):
     with pytest.raises(Mistake, match="name your copy of it with --embed RUN"):
         rows.read_rows(Source(path, "kind"), agreed, "north")
     (tmp_path / "model.safetensors").write_bytes(b"another")
-    with pytest.raises(Mistake, match="not the one that was agreed on"):
+    with pytest.raises(Mistake, match="is not the agreed one"):
         rows.read_rows(Source(path, "kind", embed=str(tmp_path)), agreed, "north")
 
 

@@ -44,7 +44,7 @@ def test_the_doctor_names_what_is_wrong_and_goes_on_where_it_can(host, tmp_path)
     found = findings(replace(token, address="no-such-host.invalid").text())
     assert "DNS" in found["host"].sentence and found["settings"].good is None and found["clock"].good is None
     found = findings(replace(token, ca="00" * 32).text())
-    assert found["invitation"].good and "in between" in found["host"].sentence
+    assert found["invitation"].good and "intercepting" in found["host"].sentence
     found = findings(replace(token, secret=bytes(16)).text())
     assert found["host"].good and "not a valid invitation" in found["settings"].sentence
     assert findings("nonsense")["invitation"].good is False
