@@ -11,6 +11,8 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -27,8 +29,21 @@ from grapevine.parties import files, gate, job, keys, processes, rows
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import Host, Member, Timeouts, in_process, load_host, load_party, make_federation
 from grapevine.parties.registry import HostLink, Registry
+from grapevine.parties.worker import Worker
 from grapevine.run.simulate import Simulation
 
+# What `join` does with its node.
+NODE = """
+import sys, time
+from pathlib import Path
+from grapevine.parties.line import Line
+from grapevine.parties import worker
+line = Line(Path(sys.argv[1]), sys.argv[2], lambda sentence: print(sentence, flush=True))
+line.start()
+while True:
+    line.keep()
+    time.sleep(0.2)
+"""
 SECONDS = 900  # for whatever is waited for: a busy machine may take its time, and a failure ends all the same
 NOT_BITS = {"seconds", "peak_memory_mb", "flops"}  # of a result and of lines of the history: clients' operations stay at them
 
@@ -74,7 +89,7 @@ class Net:
         files.write_toml(self.host / "roster.toml", roster)
         self.agree(agreed, own, step)
         self.superlink: processes.SuperLink | None = None
-        self.nodes: dict[str, processes.SuperNode] = {}
+        self.nodes: dict[str, subprocess.Popen] = {}
 
     def agree(self, agreed: Agreement, own: Party | None = None, step: float = SECONDS) -> None:
         """All parties agree on this: a new job between the same nodes. `own` are the host's rows."""
@@ -135,14 +150,16 @@ class Net:
 
     def __exit__(self, *error: object) -> None:
         for node in self.nodes.values():  # first, so that they can take their leave
-            node.stop()
+            processes.stop(node)
         if self.superlink:
             self.superlink.stop()
 
     def start_node(self, name: str, **environment: str) -> None:
         if name in self.nodes:
-            self.nodes[name].stop()
-        self.nodes[name] = processes.SuperNode(self.folder / name, f"127.0.0.1:{self.superlink.port}", **environment).start()
+            processes.stop(self.nodes[name])
+        place, home = f"127.0.0.1:{self.superlink.port}", self.folder / name
+        command = [sys.executable, "-c", NODE, str(home), place]
+        self.nodes[name] = processes.start(command, {**os.environ, **environment}, home / "log" / "line.txt")
 
     def crash(self, name: str) -> None:
         end_tree(self.nodes[name].pid)
@@ -177,18 +194,8 @@ class Net:
 
 
 def ask_party(folder: Path, request: dict, run: int = 1) -> dict | None:
-    """What a party's own program answers to a request, as the SuperLink would deliver it; None if it refuses."""
-    from grapevine.parties import flower
-
-    # ruff: isort: split
-    from flwr.app import Context, Message, RecordDict  # after grapevine's, which quiets its warnings
-    from flwr.supercore.task_identity import TaskIdentity
-
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, 1, 1  # which Flower sets in its processes
-    message = Message(flower.pack(request), 1, "query.step", ttl=60)
-    message.metadata.__dict__["_message_id"] = message.object_id
-    context = Context(run_id=run, node_id=1, node_config={"party-folder": str(folder)}, state=RecordDict(), run_config={})
-    return flower.unpack(flower.client_app(message, context).content, 2**30).get("reply")
+    """What a party's own program answers to a request; None if it refuses."""
+    return wire.decode(Worker(folder).answer(run, wire.encode(request))["reply"]).get("reply")
 
 
 def _kept(memory: Memory) -> bytes:

@@ -1,7 +1,7 @@
 """An active host: it begins jobs anew, changes who takes part, and asks for rounds that nobody agreed to.
 
 It holds what a host holds: the agreed hash, which every request carries, and the parties' nodes. Each attack worked once; here
-the party's own program (`flower.client_app`, its folder, its ledger) refuses it.
+the party's own program (`worker.Worker`, its folder, its ledger) refuses it.
 """
 
 from __future__ import annotations

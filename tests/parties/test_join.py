@@ -260,7 +260,9 @@ def test_no_end_of_a_job_leaves_keys_seeds_rows_or_memory(tmp_path, monkeypatch,
     kept += [net.parties["east"].x[3].tobytes(), b'"r3"', (home / "node.key").read_bytes().splitlines()[3]]
     assert all(secret in bytes_left(home) for secret in kept)
     party, _ = staying(net, "east")
+    (home / "flower").mkdir()
     (home / "flower" / "state.db").write_bytes(kept[0])
+    (home / "inbox.bin").write_bytes(kept[0])
 
     def ended(self):
         if end is not None:

@@ -1,51 +1,48 @@
-"""The same methods between real parties, on Flower. The only file that imports flwr.
+"""The same methods between real parties, on Flower: the host's side. This file and `node`, the parties' side, import flwr.
 
     host: SuperLink ── ServerApp `server_app` ── core.Server ── GridTransport
-    party: SuperNode ── ClientApp `client_app`, a new process for every message ── core.run_step
+    party: node ── worker ── core.run_step
 
-A message is our own codec (`wire`) in one array of bytes, in both directions. What Flower itself would do with an exception of a
-party, send its text to the server, is prevented: the server learns the kind and the step, the text stays in the party's own log.
+A message is our own codec (`wire`) in one array of bytes, in both directions.
 """
 
 from __future__ import annotations
 
 import json
 import queue
+import secrets
 import threading
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key, load_ssh_public_key
 
-from grapevine.core import Id, Method, Transport, party_name, run_step, wire
-from grapevine.core.errors import Mistake
-from grapevine.core.store import Memory
+from grapevine.core import Id, Transport, party_name, wire
+from grapevine.core.errors import Later, Mistake
 from grapevine.crypto.agreement import AgreementError, roster_hash, verify_offers
-from grapevine.jobs.disclosure import entries
-from grapevine.parties import federation, job, virtual
-from grapevine.parties.memory import recall, remember
+from grapevine.parties import federation, job, node, virtual
+from grapevine.parties.worker import LIMIT_BYTES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Flower's own dependencies
-    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+    from flwr.app import Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
 Tell = Callable[[dict], None]
 """Gets what happens: step, round and who was asked; then who answered, who did not, and after how many seconds; or a sentence."""
 
-LIMIT_BYTES = 2**30  # of one message
 TIMEOUT = 600.0  # seconds for one exchange
 SIMULATED_TIMEOUT = 24 * 3600.0  # in a simulation a lost step stops the run
 POLL = 0.1  # seconds between two looks for replies at first; it grows with the wait, to POLL_MOST
 POLL_MOST = 1.0
 THREADS = 16  # that fetch replies
+AGAIN = 30.0  # seconds until a party that says nothing is asked again; twice as many each time
 WAIT = 300.0  # seconds for the nodes to come online
 
 
@@ -53,35 +50,38 @@ WAIT = 300.0  # seconds for the nodes to come online
 
 
 def pack(value: dict) -> RecordDict:
-    """A value of our codec as one array of bytes: Flower cuts it into pieces, and never has to understand it."""
-    data = wire.encode(value)
-    return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.core.wire", data)})})
+    return node.pack(wire.encode(value))
 
 
 def unpack(content: RecordDict, limit: int) -> dict:
     """The value; a `WireError` for anything that is not one."""
-    record = content.array_records.get("grapevine")
-    message = record.get("message") if record else None
-    if message is None:
-        raise wire.WireError("not a Grapevine message")
-    return wire.decode(message.data, limit)
+    return wire.decode(node.unpack(content), limit)
 
 
 # ---------------------------------------------------------------- the host's side
 
 
+@dataclass
 class GridTransport(Transport):
-    """Over Flower's grid. A party that is offline, fails, sends garbage, too much or too late is an absent key.
+    """Over Flower's grid. A party that fails, sends garbage, too much or too late is an absent key.
 
-    `nodes` are the parties' node ids, `hash` that of what they agreed on. No exchange takes longer than `timeout` seconds.
+    `online` gives the node ids of the parties that are there now, `hash` is that of what they agreed on. Nobody is waited for
+    longer than `timeout` seconds; below `quorum` the job waits for `patience` seconds more. `gone` are those who left for good,
+    and why.
     """
 
-    def __init__(
-        self, grid: Grid, nodes: Mapping[Id, int], hash: str, tell: Tell, timeout: float = TIMEOUT,
-        limit_bytes: int = LIMIT_BYTES, identities: Mapping[str, bytes] | None = None,
-    ):  # fmt: skip
-        self.grid, self.nodes, self.hash, self.tell = grid, dict(nodes), hash, tell
-        self.timeout, self.limit_bytes, self.identities = timeout, limit_bytes, dict(identities or {})
+    grid: Grid
+    online: Callable[[], Mapping[Id, int]]
+    hash: str
+    tell: Tell
+    timeout: float = TIMEOUT
+    limit_bytes: int = LIMIT_BYTES
+    identities: Mapping[str, bytes] = field(default_factory=dict)
+    parties: Collection[Id] = ()
+    quorum: int = 0
+    patience: float = 0.0
+    gone: Callable[[], Mapping[Id, str]] = dict
+    _absent: set[Id] = field(default_factory=set)  # did not answer when last asked
 
     def say(self, sentence: str) -> None:
         self.tell(dict(sentence=sentence))
@@ -89,10 +89,11 @@ class GridTransport(Transport):
     def exchange(self, step: str, requests: dict[Id, dict], round: int) -> dict[Id, dict]:
         began = time.monotonic()
         self.tell(dict(step=step, round=round, asked=sorted(requests)))
-        sent = self._push(step, requests, round)
-        came = self._pull(step, sent, round, began)
+        came = _Asking(self, step, requests, round).run()
         replies = {id: came[id] for id in requests if id in came and self._signed(id, step, requests[id], came[id])}
-        self.tell(dict(step=step, round=round, answered=sorted(replies), missing=sorted(set(requests) - set(replies)),
+        missing = sorted(set(requests) - set(replies))
+        self._absent = (self._absent | set(missing)) - set(replies)
+        self.tell(dict(step=step, round=round, answered=sorted(replies), missing=missing,
                        seconds=float(f"{time.monotonic() - began:.2f}")))  # fmt: skip
         return replies
 
@@ -109,94 +110,153 @@ class GridTransport(Transport):
             return False
         return True
 
-    def _push(self, step: str, requests: dict[Id, dict], round: int) -> dict[str, Id]:
-        """Message ids to parties. Nothing is sent to a party that is not online: it would be waited for in vain."""
-        online = set(self.grid.get_node_ids())
-        sent = {}
-        for id, payload in requests.items():
-            if self.nodes.get(id) not in online:
-                self.say(f"{id} is not online, so step {step} continues without it.")
-                continue
-            content = pack(dict(step=step, round=round, hash=self.hash, payload=payload))
-            # After `ttl` seconds the SuperLink delivers neither the request nor its reply.
-            message = Message(content, self.nodes[id], "query.step", ttl=self.timeout, group_id=str(round))
-            for name in self.grid.push_messages([message]):
-                if name:
-                    sent[name] = id
-        return sent
+    def too_few(self, waiting: Collection[Id], answered: Collection[Id]) -> bool:
+        """Whether the job could not go on without those who have not answered."""
+        return bool(self.quorum) and (not answered or len(self.parties) - len(self._absent | set(waiting)) < self.quorum)
 
-    def _pull(self, step: str, sent: dict[str, Id], round: int, began: float) -> dict[Id, dict]:
-        """Replies by party. Flower waits for minutes for the rest of a reply whose sender went away in the middle of sending it;
-        so replies are fetched by several threads, and one that hangs keeps neither the others nor this exchange waiting."""
-        found: queue.Queue = queue.Queue()
-        names, until = list(sent), began + self.timeout
-        for first in range(min(THREADS, len(names))):
-            threading.Thread(target=self._fetch, args=(names[first::THREADS], until, found), daemon=True).start()
-        waiting, replies = dict(sent), dict[Id, dict]()
-        while waiting:
-            try:
-                message = found.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                break
-            if isinstance(message, Exception):
-                raise message
-            # A reply is known by the request it answers; whatever else it says about itself is not believed.
-            answers = message.metadata.reply_to_message_id
-            if answers in waiting:
-                id = waiting.pop(answers)
-                reply = self._open(id, step, round, message)
-                if reply is not None:
-                    replies[id] = reply
-        for id in waiting.values():
-            self.say(f"{id} did not answer step {step} within {self.timeout:g} s.")
+
+class _Asking:
+    """One exchange. A party is asked again when its request or its reply may be lost, always under the same number: whoever has
+    answered before sends the same reply, and one reply of each party counts."""
+
+    def __init__(self, carrier: GridTransport, step: str, requests: dict[Id, dict], round: int):
+        self.carrier, self.step, self.round = carrier, step, round
+        self.contents = {id: dict(step=step, round=round, hash=carrier.hash, id=secrets.token_hex(8), payload=payload)
+                         for id, payload in requests.items()}  # fmt: skip
+        self.began = time.monotonic()
+        self.until, self.waits = self.began + carrier.timeout, False
+        self.due = dict.fromkeys(requests, self.began)  # who has not answered, and when they are asked (again)
+        self.pause = dict.fromkeys(requests, AGAIN)
+        self.sent: dict[str, Id] = {}  # Flower's ids of the requests
+        self.told: set[tuple[Id, str]] = set()
+        self.found: queue.Queue = queue.Queue()
+        self.over, self.looked = threading.Event(), 0.0
+
+    def run(self) -> dict[Id, dict]:
+        replies: dict[Id, dict] = {}
+        try:
+            while self.due and self._time_left(replies):
+                self._drop_gone()
+                self._send()
+                self._take(replies)
+        finally:
+            self.over.set()
+        for id in self.due:
+            self.carrier.say(f"{id} did not answer step {self.step} within {time.monotonic() - self.began:.0f} s.")
         return replies
 
-    def _fetch(self, names: list[str], until: float, found: queue.Queue) -> None:
-        """In a thread: what answers these requests, as it comes."""
-        waiting, began = set(names), time.monotonic()
-        try:
-            while waiting and time.monotonic() < until:
-                for message in self.grid.pull_messages(sorted(waiting)):
-                    waiting.discard(message.metadata.reply_to_message_id)
-                    found.put(message)
-                if waiting:
-                    time.sleep(min(POLL_MOST, POLL + (time.monotonic() - began) / 20))
-        except Exception as error:
-            found.put(error)
+    def _time_left(self, replies: dict[Id, dict]) -> bool:
+        if time.monotonic() < self.until:
+            return True
+        if self.waits or not self.carrier.patience or not self.carrier.too_few(self.due, replies):
+            return False
+        self.waits, self.until = True, time.monotonic() + self.carrier.patience
+        missing, most = ", ".join(map(str, sorted(self.due))), f"{self.carrier.patience:.0f} s"
+        self.carrier.say(f"{self.carrier.quorum} parties are needed, so the job waits {most} for {missing}, who must join again "
+                         "(`grapevine join --home`).")  # fmt: skip
+        return True
 
-    def _open(self, id: Id, step: str, round: int, message: Message) -> dict | None:
-        if message.has_error():
-            self.say(f"{id} was lost in step {step} (Flower's code {message.error.code}).")
-            return None
+    def _once(self, id: Id, sentence: str) -> None:
+        if (id, sentence) not in self.told:
+            self.told.add((id, sentence))
+            self.carrier.say(sentence)
+
+    def _drop_gone(self) -> None:
+        for id, why in self.carrier.gone().items():
+            if self.due.pop(id, None) is not None:
+                self.carrier.say(f"{id} {why}, so step {self.step} continues without it.")
+
+    def _send(self) -> None:
+        now = time.monotonic()
+        due = [id for id, when in self.due.items() if when <= now]
+        if not due or now - self.looked < POLL:
+            return
+        self.looked, online, names = now, self.carrier.online(), []
+        for id in due:
+            if id not in online:
+                self._once(id, f"{id} is not online, so step {self.step} waits for it.")
+                self.due[id] = now + POLL_MOST
+                continue
+            # After `ttl` seconds the SuperLink delivers neither the request nor its reply.
+            message = Message(
+                pack(self.contents[id]), online[id], "query.step", ttl=max(1.0, self.until - now), group_id=str(self.round)
+            )
+            for name in self.carrier.grid.push_messages([message]):
+                if name:
+                    self.sent[name] = id
+                    names.append(name)
+            self.due[id], self.pause[id] = now + self.pause[id], 2 * self.pause[id]
+        for first in range(min(THREADS, len(names))):
+            threading.Thread(target=self._fetch, args=(names[first::THREADS],), daemon=True).start()
+
+    def _take(self, replies: dict[Id, dict]) -> None:
+        next_time = min([self.until, *self.due.values()])
         try:
-            answer = unpack(message.content, self.limit_bytes)
+            message = self.found.get(timeout=min(POLL_MOST, max(0.02, next_time - time.monotonic())))
+        except queue.Empty:
+            return
+        if isinstance(message, Exception):
+            raise message
+        # A reply is known by the request it answers; whatever else it says about itself is not believed.
+        id = self.sent.pop(message.metadata.reply_to_message_id, None)
+        if id is None or id not in self.due:
+            return
+        if message.has_error():
+            self._once(id, f"{id} was lost in step {self.step} (Flower's code {message.error.code}): it is asked again.")
+            self.due[id] = time.monotonic() + POLL_MOST
+            return
+        del self.due[id]
+        reply = self._open(id, message)
+        if reply is not None:
+            replies[id] = reply
+
+    def _fetch(self, names: list[str]) -> None:
+        """In a thread: what answers these requests, as it comes. Flower waits for minutes for the rest of a reply whose sender
+        went away in the middle of sending it; one thread that hangs keeps neither the others nor the exchange waiting."""
+        waiting, began, least = set(names), time.monotonic(), max(POLL, 0.02 * len(self.contents))
+        try:
+            while waiting and not self.over.is_set() and time.monotonic() < self.until:
+                for message in self.carrier.grid.pull_messages(sorted(waiting)):
+                    waiting.discard(message.metadata.reply_to_message_id)
+                    self.found.put(message)
+                if waiting:
+                    self.over.wait(min(max(POLL_MOST, least), least + (time.monotonic() - began) / 20))
+        except Exception as error:
+            if not self.over.is_set():
+                self.found.put(error)
+
+    def _open(self, id: Id, message: Message) -> dict | None:
+        step, say = self.step, self.carrier.say
+        try:
+            answer = unpack(message.content, self.carrier.limit_bytes)
         except wire.WireError as error:
-            self.say(f"{id} answered step {step} with an invalid message: {error}.")
+            say(f"{id} answered step {step} with an invalid message, so it is dropped: {error}.")
             return None
-        if answer.get("step") != step or answer.get("round") != round or not isinstance(answer.get("reply"), dict):
+        if answer.get("step") != step or answer.get("round") != self.round or not isinstance(answer.get("reply"), dict):
             kind = str(answer.get("error", ""))
             kind = kind if kind.isidentifier() and len(kind) < 60 else "no reply in it"  # written by the party: not to be trusted
-            self.say(f"{id} failed at step {step} ({kind}): see its own log.")
+            say(f"{id} failed at step {step} ({kind}): see its own log.")
             return None
         return answer["reply"]
 
 
+def online(grid: Grid, keys: Mapping[str, str]) -> dict[Id, int]:
+    """Names to node ids, of those who are online, by the key that each node proved to hold."""
+    there = {_known(node.public_key): node.node_id for node in grid.get_nodes()}
+    return {name: there[_known(key.encode())] for name, key in sorted(keys.items()) if _known(key.encode()) in there}
+
+
 def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = WAIT) -> dict[Id, int]:
-    """Names to node ids, by the key each node proved to hold. Waits for all, and after `wait` s is content with `quorum`."""
-    wanted = {_known(text.encode()): name for name, text in keys.items()}
+    """Those who are online. Waits for all, and after `wait` s is content with `quorum`."""
     until = time.monotonic() + wait
-    while True:
-        online = {_known(node.public_key): node.node_id for node in grid.get_nodes()}
-        found = {name: online[key] for key, name in wanted.items() if key in online}
-        if len(found) == len(keys) or time.monotonic() > until:
-            break
-        time.sleep(POLL_MOST)
+    while len(found := online(grid, keys)) < len(keys) and time.monotonic() <= until:
+        time.sleep(POLL_MOST / 2)
     if len(found) < quorum:
         missing = ", ".join(sorted(set(keys) - set(found)))
-        raise Mistake(
+        raise Later(
             f"{len(found)} of {len(keys)} parties are online after {wait:g} s, but {quorum} are needed: {missing} must join."
         )
-    return {name: found[name] for name in sorted(found)}
+    return found
 
 
 def _known(key: bytes) -> bytes:
@@ -220,8 +280,11 @@ def main(grid: Grid, context: Context) -> None:
     host = federation.load_host(str(context.run_config["federation-folder"]))
     with job.saying_why(host.folder):
         nodes = find_nodes(grid, host.keys, host.agreed.quorum, host.timeouts.online)
-    transport = GridTransport(grid, nodes, host.agreed.hash, _teller(host.folder / "progress.jsonl"), host.timeouts.step,
-                              identities=host.identities)  # fmt: skip
+    transport = GridTransport(
+        grid, partial(online, grid, host.keys), host.agreed.hash, _teller(host.folder / "progress.jsonl"), host.timeouts.step,
+        identities=host.identities, parties=set(nodes), quorum=host.agreed.quorum, patience=host.timeouts.join,
+        gone=partial(job.gone, host.folder),
+    )  # fmt: skip
     job.run(host, nodes, transport)
 
 
@@ -240,64 +303,17 @@ def _virtual_nodes(grid: Grid, count: int) -> Transport:
         if time.monotonic() > until:
             raise Mistake(f"Flower's simulation has {len(nodes)} of {count} nodes after {WAIT:g} s: use --runtime local.")
         time.sleep(POLL)
-    return GridTransport(grid, dict(enumerate(nodes)), "", lambda line: None, SIMULATED_TIMEOUT)
+    there: dict[Id, int] = dict(enumerate(nodes))
+    return GridTransport(grid, lambda: there, "", lambda line: None, SIMULATED_TIMEOUT)
 
 
-# ---------------------------------------------------------------- a party's side
+# ---------------------------------------------------------------- a client of Flower's simulation
 
 client_app = ClientApp()
 
 
 @client_app.query("step")
 def answer(message: Message, context: Context) -> Message:
-    """One step. Whatever goes wrong, the server learns no more than the kind of the error."""
-    if "party-folder" not in context.node_config:  # a node of Flower's simulation, not a party
-        return _simulated(message, context)
-    folder = Path(str(context.node_config["party-folder"]))
-    began = time.perf_counter()
-    step, round = "", -1
-    try:
-        request = unpack(message.content, LIMIT_BYTES)
-        step, round = request["step"], request["round"]
-        reply = pack(dict(step=step, round=round, reply=_run(folder, request, context)))
-        _log(folder, f"step {step}, round {round}: {time.perf_counter() - began:.2f} s")
-    except Exception as error:
-        _log(folder, f"step {step}, round {round}: {traceback.format_exc()}")
-        reply = pack(dict(step=step, round=round, error=type(error).__name__))
-    return Message(reply, reply_to=message)
-
-
-def _simulated(message: Message, context: Context) -> Message:
     request = unpack(message.content, LIMIT_BYTES)
     reply = virtual.work(Path(str(context.run_config["experiment-folder"])), request)
     return Message(pack(dict(step=request["step"], round=request["round"], reply=reply)), reply_to=message)
-
-
-def _log(folder: Path, text: str) -> None:
-    with open(folder / "log.txt", "a") as file:
-        file.write(f"{_now()} {text}\n")
-
-
-def _run(folder: Path, request: dict, context: Context) -> dict:
-    torch.set_num_threads(1)  # in every runtime, so that sums repeat bit for bit
-    party = federation.load_party(folder)
-    if request["hash"] != party.agreed.hash:
-        raise Mistake(f"the host's settings differ from those {party.name} agreed to: join again with a new invitation.")
-    kept = recall(folder, context.run_id, request, party.agreed)
-    memory = Memory(party.store, kept.now)
-    method = party.agreed.made
-    reply = run_step(method, request["step"], party.client(memory), request["payload"])
-    _disclose(folder, request["step"], reply, method)
-    remember(folder, kept, request, memory.manifest, party.store)
-    return reply
-
-
-def _disclose(folder: Path, step: str, reply: dict, method: Method) -> None:
-    """What leaves this party, written down before it leaves."""
-    lines = entries(step, reply, method)
-    with open(folder / "disclosure.jsonl", "a") as file:
-        file.write("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Later, Mistake
+from grapevine.core.store import write_atomically
 from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import whole_lines
 from grapevine.parties.gate import Gate
@@ -23,7 +24,8 @@ from grapevine.parties.registry import HERE_SECONDS, Registry
 from grapevine.run.folder import lock
 
 TICK = 0.5
-STATUS_SECONDS = 15  # between two questions whether the run still lives
+STATUS_SECONDS = 5  # between two questions whether the run still lives
+RUNS = 5  # of a ServerApp that ends before the job does, until the host gives up
 LATE_SECONDS = 60  # after the job: a party that is not heard of for so long has gone without its results
 LEAVE_SECONDS = 660  # for the parties to take their results and go; who is not heard of any more is not waited for
 
@@ -79,13 +81,14 @@ class _Job:
         self.setup, self.registry, self.superlink, self.show, self.say = setup, registry, superlink, show, say
         self.folder, self.times, self.quorum = setup.folder, setup.timeouts, setup.agreed.quorum
         self.registered: set[str] = set()
+        self.gone: dict[str, str] | None = None
+        self.quiet: set[str] = set()
 
     def run(self) -> dict[str, Any]:
         names = self._closed() or self._gather()
-        roster = self.registry.roster()
-        self._register(roster)  # before the parties are told to connect
+        self._register(self.registry.roster())  # before the parties are told to connect
         self.registry.close(names)
-        self._confirm({name: roster[name]["identity"] for name in names})
+        self._confirm()
         result = self._run()
         self.registry.turn("done")
         self.say(f"Done: results are in {self.folder / 'results'}.")
@@ -127,8 +130,10 @@ class _Job:
                 self.superlink.register(name, entry["node_key"])
                 self.registered.add(entry["node_key"])
 
-    def _confirm(self, roster: dict[str, str]) -> None:
-        digest, until = roster_digest(roster), time.monotonic() + self.times.confirm
+    def _confirm(self) -> None:
+        roster = {name: entry["identity"] for name, entry in self.registry.roster().items() if entry["in"]}
+        # For this start of the host: a party that has not heard of it yet would refuse to begin the job once more.
+        digest, until = f"{roster_digest(roster)} {self.registry.epoch}", time.monotonic() + self.times.confirm
         while True:
             heard = {name: self.registry.here[name] for name in roster if name in self.registry.here}
             for name, presence in heard.items():
@@ -155,11 +160,11 @@ class _Job:
 
     def _run(self) -> dict[str, Any]:
         result, failed = self.folder / "results" / "result.json", self.folder / "failed.json"
-        progress = _Progress(self.folder / "progress.jsonl", self.say)
+        progress = _Progress(self.folder / "progress.jsonl", self.say, self.tell)
         failed.unlink(missing_ok=True)
+        self._note_gone()
         self.registry.turn("running")
-        run = self.superlink.run()
-        asked = time.monotonic()
+        run, runs, asked = self.superlink.run(), 1, time.monotonic()
         while True:
             if result.exists():
                 progress.read()
@@ -169,17 +174,46 @@ class _Job:
                 told = json.loads(failed.read_text())
                 raise (Later if told.get("later") else Mistake)(told["sentence"])
             if time.monotonic() - asked > STATUS_SECONDS:
+                if not self._lives(run) and not result.exists() and not failed.exists():
+                    runs += 1
+                    run = self._again(runs)
                 asked = time.monotonic()
-                self._check(run)
+            self._note_gone()
             self._tick(progress.read())
 
-    def _check(self, run: str) -> None:
+    def _lives(self, run: str) -> bool:
         if not self.superlink.running:
             raise Later(f"the SuperLink stopped (see {self.superlink.log}): start the host again to continue.")
-        status = self.superlink.status(run)
-        ends = (self.folder / "results" / "result.json", self.folder / "failed.json")
-        if status.startswith("finished") and not any(path.exists() for path in ends):
-            raise Later(f"the run ended as {status}: see {self.superlink.log}.")
+        return not self.superlink.status(run).startswith("finished")
+
+    def _again(self, runs: int) -> str:
+        """The job's own process has ended without a word: another one goes on, as after a new start of this host."""
+        if runs > RUNS:
+            raise Later(f"the job's process stopped {RUNS} times: see {self.superlink.log}.")
+        self.tell("The job's process stopped. It is started again, and continues from its last checkpoint or from the beginning.")
+        self.registry.start_anew()
+        self._confirm()
+        return self.superlink.run()
+
+    def tell(self, sentence: str) -> None:
+        """On this screen and on those of all parties."""
+        self.say(sentence)
+        self.registry.tell(sentence)
+
+    def _note_gone(self) -> None:
+        """For the job's process, which asks nobody who has gone for good; and for people, who wonder what is waited for."""
+        gone = self.registry.gone()
+        if gone != self.gone:
+            for name in gone.keys() - (self.gone or {}).keys():
+                self.tell(f"{name} {gone[name]}.")
+            self.gone = gone
+            write_atomically(self.folder / "gone.json", json.dumps(gone).encode())
+        quiet = set(self.registry.here) - set(self.registry.present()) - set(gone)
+        for name in quiet - self.quiet:
+            self.tell(f"{name} has not been heard of for {HERE_SECONDS} s: it is asked again until the step's time is over.")
+        for name in self.quiet - quiet - set(gone):
+            self.tell(f"{name} is back.")
+        self.quiet = quiet
 
     def _tick(self, line: str) -> None:
         self.show(self.registry, line)
@@ -193,8 +227,8 @@ def _recent(seen: float) -> bool:
 class _Progress:
     """What the job writes into progress.jsonl, as sentences."""
 
-    def __init__(self, path: Path, say: Callable[[str], None]):
-        self.path, self.say = path, say
+    def __init__(self, path: Path, say: Callable[[str], None], tell: Callable[[str], None]):
+        self.path, self.say, self.tell = path, say, tell  # on this screen, and on everybody's
         self.seen = len(whole_lines(path))
         self.line = "the job begins"
 
@@ -207,7 +241,7 @@ class _Progress:
 
     def _tell(self, told: dict[str, Any]) -> None:
         if "sentence" in told:
-            self.say(told["sentence"])
+            self.tell(told["sentence"])
             return
         step = f"round {told['round'] + 1}, step {told['step']}"
         if "asked" in told:
@@ -215,4 +249,5 @@ class _Progress:
             return
         lost = f", no answer from {', '.join(told['missing'])}" if told["missing"] else ""
         self.line = f"{step}: {len(told['answered'])} answered{lost}"
-        self.say(f"{step}: {len(told['answered'])} answered in {told['seconds']:.1f} s{lost}.")
+        say = self.tell if lost else self.say
+        say(f"{step}: {len(told['answered'])} answered in {told['seconds']:.1f} s{lost}.")

@@ -39,6 +39,12 @@ def saying_why(folder: Path) -> Iterator[None]:
         raise
 
 
+def gone(folder: Path) -> dict[Id, str]:
+    """Who left for good, and how: written by the host's own process (`host`), for the job's."""
+    path = folder / "gone.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def run(host: Host, parties: Iterable[Id], transport: Transport) -> dict[str, Any]:
     """The whole job: what results/result.json holds."""
     results = host.folder / "results"

@@ -31,9 +31,9 @@ from grapevine.parties.federation import ledger_folder
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token, make_node_key, read_token, secret_hash
+from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
-from grapevine.parties.processes import SuperNode, last_line
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
 from grapevine.parties.rows import client_data, load_rows, own_scale, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
@@ -45,7 +45,6 @@ TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
 AWAY_SECONDS = 900  # a host that is not there for so long is given up
 DONE_SECONDS = 60  # or for so long, if this party has what it came for
-RESTARTS = 5  # of a SuperNode that ends by itself
 STARTS = 20  # of a host in one training job, until a person is asked: each may repeat a round
 BEGINNINGS = 3  # of one label job
 RESULT = dict(label="result", clean="decided")  # what a step leaves in memory when a job is done for its party
@@ -173,8 +172,8 @@ class _Stay:
         self.out, self.pin = Path(s.out) if s.out else folder / "out", Path(s.pin) if s.pin else None
         self.agreed = Agreement.from_dict(party["agreed"])
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
-        self.node = SuperNode(folder, party["host"])
-        self.confirmed, self.restarts, self.started = "", 0, False
+        self.node = Line(folder, party["host"], talk.say)
+        self.confirmed, self.news = "", -1
         path = folder / "epoch.txt"  # which start of the host this party last worked for
         self.epoch = path.read_text() if path.exists() else ""
         self.seen = whole_lines(folder / "disclosure.jsonl")
@@ -198,7 +197,7 @@ class _Stay:
         away = time.monotonic()
         while True:
             try:
-                told = self.link.hear("at work" if self.node.running else "here", self.confirmed)
+                told = self._hear()
                 away = time.monotonic()
             except Unreachable as problem:
                 if time.monotonic() - away > DONE_SECONDS and self._has_result():
@@ -227,6 +226,21 @@ class _Stay:
                 self._keep_node_running(told["epoch"])
                 self._tell_progress()
             time.sleep(TICK)
+
+    def _hear(self) -> dict[str, Any]:
+        """Tell the host that this party is here, and what is wrong if something is; show what the host says."""
+        kind, before = self.node.trouble[0], time.time()
+        state = "in trouble" if kind else "at work" if self.node.running else "here"
+        told = self.link.hear(state, f"{self.confirmed} {self.epoch}" if self.confirmed else "", KINDS.get(kind, ""))
+        for number, sentence in told["news"]:
+            if number > self.news:
+                self.news = number
+                self.talk.say(f"Host: {printable(sentence)}")
+        try:
+            check_clock(float(told["time"]), before, time.time())
+        except Mistake as wrong:
+            self.talk.line(str(wrong))
+        return told
 
     def _confirm(self, roster: dict[str, str]) -> None:
         digest = roster_digest(roster)
@@ -279,15 +293,10 @@ class _Stay:
             self.node.stop()
             self._begin_again()
             write_atomically(self.folder / "epoch.txt", epoch.encode())
-            self.started = False
-        elif self.started and not self.node.running:
-            self.restarts += 1
-            if self.restarts > RESTARTS:
-                raise Mistake(f"the SuperNode stopped {self.restarts} times ({last_line(self.node.log)}): see {self.node.log}.")
-            time.sleep(min(2**self.restarts, 10))
-        if not self.node.running:
+        if self.node.pid is None:
             self.node.start()
-        self.epoch, self.started = epoch, True
+        self.node.keep()
+        self.epoch = epoch
 
     def _count_starts(self) -> None:
         starts = self.party.get("starts", 0) + 1
@@ -321,7 +330,7 @@ class _Stay:
         for line in lines[len(self.seen) :]:
             self.talk.say(f"Sent: step {line['step']}, {line['field']}, {line['bytes']} bytes ({line['reveals']}).")
         self.seen = lines
-        self.talk.line("at work")
+        self.talk.line(self.node.words() if self.node.running else "connecting to the host")
 
     # ------------------------------------------------------------ the end
 

@@ -4,7 +4,8 @@
     memory.json     the manifest as it is now and as it was before each of the last rounds; which steps of the round were answered
     epoch.txt       which start of the host this party works for, written by `join` once the person at the party lets it
 
-A step is answered once in a round, rounds never go back, and none beyond the agreed ones is answered. Only a host that was
+A request that comes again, since its reply was lost on the way, gets the same reply, which is kept until the next one. Other than
+that a step is answered once in a round, rounds never go back, and none beyond the agreed ones is answered. Only a host that was
 started again may repeat the rounds that its checkpoint lacks; then memory goes back to what it was before them, unless it has
 held an agreement: keys and masks are used once. A job of one round (label, clean) is not repeated: it begins anew when the party
 says so (`forget_memory`).
@@ -38,6 +39,8 @@ class Kept:
     before: dict[int, Manifest] = field(default_factory=dict)
     answered: dict[str, int] = field(default_factory=dict)
     sealed: bool = False  # there were keys in it
+    request: str = ""  # the last that was answered, by the number that the host gave it,
+    reply: str = ""  # and the reply, an object of the store
 
     @classmethod
     def read(cls, folder: Path) -> Kept | None:
@@ -50,7 +53,11 @@ class Kept:
     def write(self, folder: Path, store: FileStore) -> None:
         write_atomically(folder / "memory.json", json.dumps(asdict(self)).encode())
         manifests = [self.now, *self.before.values()]
-        store.keep_only(name for manifest in manifests for name in manifest.values())
+        store.keep_only([self.reply, *(name for manifest in manifests for name in manifest.values())])
+
+    def replied(self, request: dict[str, Any]) -> bool:
+        """Whether this very request was answered before."""
+        return bool(self.request) and self.request == request.get("id")
 
 
 def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -> Kept:
@@ -64,6 +71,8 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
     kept = Kept.read(folder)
     if kept is None:
         kept = Kept(run, epoch, round)
+    elif kept.run == run and kept.replied(request):
+        return kept
     elif kept.run != run:
         kept = _started_again(kept, run, epoch, round, agreed)
     elif round < kept.round:
@@ -93,14 +102,17 @@ def _started_again(kept: Kept, run: int, epoch: str, round: int, agreed: Agreeme
     again = [r for r in kept.before if r >= round]
     now = kept.before[min(again)] if again and not kept.sealed else kept.now
     before = {r: manifest for r, manifest in kept.before.items() if r < round}
-    return replace(kept, run=run, epoch=epoch, round=round, now=now, before=before, answered={})
+    return replace(kept, run=run, epoch=epoch, round=round, now=now, before=before, answered={}, request="", reply="")
 
 
-def remember(folder: Path, kept: Kept, request: dict[str, Any], now: Manifest, store: FileStore) -> None:
-    """The request was answered, and this is what the step left."""
+def remember(folder: Path, kept: Kept, request: dict[str, Any], now: Manifest, store: FileStore, reply: bytes) -> None:
+    """The request was answered so, and this is what the step left."""
     name = _name(request)
     answered = dict(kept.answered, **{name: kept.answered.get(name, 0) + 1})
-    replace(kept, now=now, answered=answered, sealed=kept.sealed or "agreement" in now).write(folder, store)
+    sealed = kept.sealed or "agreement" in now
+    replace(kept, now=now, answered=answered, sealed=sealed, request=request.get("id", ""), reply=store.put(reply)).write(
+        folder, store
+    )
 
 
 def forget_memory(folder: Path) -> None:
@@ -115,4 +127,5 @@ def clean_up(folder: Path) -> None:
     forget_memory(folder)
     forget_rows(folder)
     shutil.rmtree(folder / "flower", ignore_errors=True)
-    (folder / "epoch.txt").unlink(missing_ok=True)
+    for name in ("epoch.txt", "inbox.bin"):
+        (folder / name).unlink(missing_ok=True)

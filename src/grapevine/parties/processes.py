@@ -1,6 +1,6 @@
-"""Flower's processes: the host's SuperLink, a party's SuperNode, and the commands given to them. Nothing here imports flwr.
+"""Processes: the host's SuperLink, the commands given to it, and forks of a party's process. Nothing here imports flwr.
 
-Every process is started through a watcher (this file as a program) that holds one end of a pipe. When its starter ends, however
+Every program is started through a watcher (this file as a program) that holds one end of a pipe. When its starter ends, however
 it ends, the pipe closes and the watcher stops the process and all that it started: nothing is left behind, no port stays taken.
 """
 
@@ -16,13 +16,15 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.parties import warm
 
 START_SECONDS = 300  # for the SuperLink to listen; it imports a lot, and the machine may be busy
 COMMAND_SECONDS = 300  # for one `flwr` command
@@ -139,6 +141,66 @@ def _until_closed(pipe: int, ended: threading.Event) -> None:
     ended.set()
 
 
+class Child:
+    """A fork of this process, and the pipe to it. It ends when this process does, or when it is stopped."""
+
+    def __init__(self, pid: int, pipe: Connection):
+        self.pid, self.pipe = pid, pipe
+        self.code: int | None = None
+
+    @property
+    def running(self) -> bool:
+        if self.code is None:
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is None
+
+    def stop(self, seconds: float = STOP_SECONDS) -> str:
+        """Close the pipe, which tells it to end; kill it after `seconds`. How it ended, in words."""
+        self.pipe.close()
+        until = time.monotonic() + seconds
+        while self.running and time.monotonic() < until:
+            time.sleep(0.05)
+        if self.running:
+            _signal([self.pid], signal.SIGKILL)
+            while self.running:
+                time.sleep(0.01)
+        assert self.code is not None
+        return signal.Signals(-self.code).name if self.code < 0 else f"exit code {self.code}"
+
+
+def fork(run: Callable[[Connection], None], *close: Connection, watched: bool = True) -> Child:
+    """A child that calls `run` with its end of a pipe, and shares this process's pages of memory. This process must not have
+    threads that hold locks. `close`: pipes that the child has no business with. Unless it looks for itself, it is watched."""
+    ours, theirs = Pipe()
+    mother, pid = os.getpid(), os.fork()
+    if pid:
+        theirs.close()
+        return Child(pid, ours)
+    code = 1
+    try:
+        for pipe in (ours, *close):
+            pipe.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this
+        if watched:
+            threading.Thread(target=end_with, args=(mother,), daemon=True).start()
+        run(theirs)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def end_with(mother: int) -> None:
+    """In a thread of a fork: it does not outlive its mother."""
+    while os.getppid() == mother:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nothing listens on now."""
     with _socket(host) as sock:
@@ -201,7 +263,7 @@ class _Program:
         self._process: subprocess.Popen | None = None
 
     def _start(self, *words: str) -> None:
-        self._process = start(warm.command(*words), self.env, self.log)
+        self._process = start([sys.executable, "-m", "grapevine.parties.warm", *words], self.env, self.log)
 
     @property
     def running(self) -> bool:
@@ -280,24 +342,6 @@ class SuperLink(_Program):
             why = told.get("error-message") or done.stderr.strip().splitlines()[-1:] or "no reason given"
             raise Mistake(f"`flwr {' '.join(words[:2])}` failed ({why}): see {self.log}.")
         return told
-
-
-class SuperNode(_Program):
-    """A party's SuperNode: one connection out to the host, and a port on loopback for the processes it starts."""
-
-    def __init__(self, folder: Path, place: str, **environment: str):
-        super().__init__(folder, "supernode")
-        self.place = place
-        self.env.update(environment)
-
-    def start(self) -> SuperNode:
-        where = self.folder
-        self._start(
-            "flower-supernode", "--superlink", self.place, "--root-certificates", str(where / "ca.crt"),
-            "--auth-supernode-private-key", str(where / "node.key"), "--host", "127.0.0.1", "--port", str(free_port()),
-            "--node-config", f"party-folder={json.dumps(str(where))}",
-        )  # fmt: skip
-        return self
 
 
 if __name__ == "__main__":

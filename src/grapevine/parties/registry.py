@@ -42,7 +42,8 @@ REPLY_BYTES = 2**20  # of a reply of the host
 MODEL_BYTES = 2**31
 MODEL_SECONDS = 600  # for a party to fetch the model
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
-STATES = ("here", "at work", "left", "refused")
+STATES = ("here", "at work", "in trouble", "left", "refused")
+NEWS = 20  # sentences about the job that a party hears of, at most, if it was away
 PHASES = ("gathering", "confirming", "running", "done", "failed")
 
 
@@ -75,6 +76,7 @@ class Registry:
     later: bool = False  # a failed job may go on when its parties are there again
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))  # another one says that the host was started again
     here: dict[str, Presence] = field(default_factory=dict)
+    news: list[str] = field(default_factory=list)  # what every party's screen shows
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     # ------------------------------------------------------------ on disk
@@ -192,6 +194,8 @@ class Registry:
         """A sign of life, and what the party has to know in return."""
         self._known(name, secret, "pass")
         self._spend(name)
+        if self.roster().get(name, {}).get("excluded"):
+            raise Refused(403, f"the host goes on without '{name}', which it excluded: ask it why.")
         if state not in STATES:
             raise Refused(400, f"'state' must be one of {', '.join(STATES)}.")
         with self._lock:
@@ -208,6 +212,7 @@ class Registry:
         roster, host = self.roster(), self.host
         told = dict(phase=self.phase, sentence=self.sentence, later=self.later, epoch=self.epoch, parties=sorted(host.parties),
                     joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time())  # fmt: skip
+        told["news"] = list(enumerate(self.news))[-NEWS:]
         if self.phase != "gathering":
             told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
         return told
@@ -236,8 +241,35 @@ class Registry:
                 state = "invited" if name in invitations else f"not invited: grapevine host {self.folder.name} --invite {name}"
             else:
                 state = self.here[name].state if name in here else "joined, not here now"
+                if state == "in trouble":
+                    state += f": {self.here[name].sentence}"
+                if roster[name].get("excluded"):
+                    state = "excluded"
             rows.append((name, state, roster.get(name, {}).get("fingerprint", "")))
         return rows
+
+    def tell(self, sentence: str) -> None:
+        """For every party's screen."""
+        with self._lock:
+            self.news.append(printable(sentence))
+
+    def exclude(self, name: str) -> None:
+        """The job goes on without this party, now and when the host is started again."""
+        with self._changing():
+            roster = self.roster()
+            if name not in roster:
+                raise Mistake(f"'{name}' has not joined, so there is nobody to exclude: the job begins without it by itself.")
+            left = [other for other, entry in roster.items() if other != name and entry.get("in", True)]
+            if len(left) < self.host.agreed.quorum:
+                raise Mistake(f"without {name} there are {len(left)} parties, and the quorum is {self.host.agreed.quorum}: "
+                              "start a new job with the others.")  # fmt: skip
+            roster[name] = dict(roster[name], excluded=True, **{"in": False})
+            write_toml(self.folder / "roster.toml", roster)
+
+    def gone(self) -> dict[str, str]:
+        """Who does not come back by itself, and how it went."""
+        gone = {name: "left" for name, p in self.here.items() if p.state in ("left", "refused")}
+        return gone | {name: "was excluded" for name, entry in self.roster().items() if entry.get("excluded")}
 
     def close(self, names: list[str]) -> None:
         """Nobody joins from now on; `names` take part."""
@@ -245,6 +277,11 @@ class Registry:
             roster = {name: dict(entry, **{"in": name in names}) for name, entry in self.roster().items()}
             write_toml(self.folder / "roster.toml", roster)
             self.phase = "confirming"
+
+    def start_anew(self) -> None:
+        """As if the host had been started again: parties connect anew, and let rounds be repeated that its checkpoint lacks."""
+        with self._lock:
+            self.epoch = secrets.token_hex(8)
 
     def turn(self, phase: str, sentence: str = "", later: bool = False) -> None:
         assert phase in PHASES
