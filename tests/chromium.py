@@ -58,8 +58,11 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
         scheme = dict(name="prefers-color-scheme", value="dark" if dark else "light")
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.load("Page.navigate", url=path.as_uri())
+
+    def load(self, method: str = "Page.reload", **parameters) -> None:
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call(method, **parameters)
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self.events.append(self._next())
 

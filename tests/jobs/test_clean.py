@@ -225,7 +225,7 @@ def test_the_job_gives_the_same_bits_over_the_wire():
     method = cleaning.make_method(s, own)
     host, found = cleaning.make_host(s, own, method), {}
     for mode in ("fast", "strict"):
-        simulation = Simulation(method, {p.name: p.data() for p in read}, host.models, mode=mode)
+        simulation = Simulation(method, {p.name: p.data().tensors() for p in read}, host.models, mode=mode)
         server = Server(method, simulation.data, simulation, host.models, host.classes, data=host.rows)
         method.round(server, method.setup(server))
         found[mode] = simulation.manifests

@@ -14,7 +14,7 @@ from grapevine.cli.data import data, methods
 from grapevine.cli.label import demo, label
 from grapevine.cli.parties import doctor, forget, host, join
 from grapevine.cli.privacy import privacy
-from grapevine.cli.report import completion, report
+from grapevine.cli.report import completion, report, watch
 from grapevine.cli.train import predict, train
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
@@ -38,7 +38,7 @@ class Commands(click.Group):
             click.echo(f"grapevine: {mistake}", err=True)
             sys.exit(mistake.code)
         except Exception as error:
-            from grapevine.core import StepError  # torch is loaded by now, or this was not a step
+            from grapevine.core import StepError
 
             if debug or not isinstance(error, StepError):
                 raise
@@ -74,6 +74,6 @@ def main(debug: bool) -> None:
     show_reading()
 
 
-for command in (label, train, report, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor, forget,
-                privacy, completion):  # fmt: skip
+for command in (label, train, report, watch, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor,
+                forget, privacy, completion):  # fmt: skip
     main.add_command(command)

@@ -23,20 +23,22 @@ from grapevine.cli.flags import json_flag
 def report(
     folder: str, against: str | None, plots: str | None, tensorboard: str | None, mlflow: str | None, as_json: bool
 ) -> None:
-    """Write report.html again for a run, a label or clean job, or a comparison, finished or still running.
+    """Write report.html again for a run, a label or clean job, or a comparison, finished or still running. For a folder with
+    runs in it, write index.html with a line for each.
 
     \b
     grapevine report runs/fedavg
+    grapevine report runs
     grapevine report runs/fedavg --against runs/alone --plots figures
     """
-    from grapevine.report import make, writers
+    from grapevine.report import file_name, make, writers
     from grapevine.report.charts.files import save_all
 
     # Missing packages are reported before the page is made, which may take seconds.
     writing = {name: place for name, place in (("tensorboard", tensorboard), ("mlflow", mlflow)) if place}
     ready = {name: writers.find(name) for name in writing}
     page = make(folder, against, full=True)
-    done: dict[str, str | list[str]] = dict(report=str(page.write(Path(folder) / "report.html")))
+    done: dict[str, str | list[str]] = dict(report=str(page.write(Path(folder) / file_name(Path(folder)))))
     if plots:
         done["plots"] = [str(path) for path in save_all(page.charts, plots)]
     for name, writer in ready.items():
@@ -48,6 +50,29 @@ def report(
         click.echo(f"Wrote {path}.")
     if plots:
         click.echo(f"Wrote {len(done['plots'])} pictures to {plots}.")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--port", type=int, default=0, metavar="N", help="Listen on this port of 127.0.0.1 [a free one].", show_default=False
+)
+def watch(folder: str, port: int) -> None:
+    """Show a job while it runs, on a page that follows it: a training run, a comparison, a host, or a folder of runs.
+
+    The page is served to this machine alone, at an address with a secret word in it. Ctrl-C ends it; the job goes on.
+
+    \b
+    grapevine watch runs/fedavg
+    """
+    from grapevine.report.watch import Watch
+
+    with Watch(folder, port) as server:
+        try:
+            click.echo(f"Open {server.address} (Ctrl-C ends).")
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            click.echo("Stopped watching.")
 
 
 @click.command()

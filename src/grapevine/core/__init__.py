@@ -13,8 +13,9 @@ from grapevine.core.param import param
 
 if TYPE_CHECKING:
     from grapevine.core.client import Client, run_step
+    from grapevine.core.meter import Meter
     from grapevine.core.method import Id, Method, Predict, SubProtocol, parameters, party_name, rng, step, with_settings
-    from grapevine.core.network import Meter, ModelSource, Network, counted
+    from grapevine.core.network import ModelSource, Network, counted
     from grapevine.core.server import Server, StepError, Transport
 
 __all__ = [
@@ -24,7 +25,8 @@ __all__ = [
 _HOMES = {
     "client": ("Client", "run_step"),
     "method": ("Id", "Method", "Predict", "SubProtocol", "parameters", "party_name", "rng", "step", "with_settings"),
-    "network": ("Meter", "ModelSource", "Network", "counted"),
+    "meter": ("Meter",),
+    "network": ("ModelSource", "Network", "counted"),
     "server": ("Server", "StepError", "Transport"),
 }
 

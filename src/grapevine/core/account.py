@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from grapevine.core.tensors import is_tensor
 from grapevine.core.wire import CRC_BYTES, MAGIC, size
 
 
 def fields(payload: dict) -> Iterator[tuple[str, str, list[int], int]]:
     """Top-level fields of a message as (name, type, shape, bytes); a dict of tensors counts as one field."""
     for name, value in payload.items():
-        if isinstance(value, (Tensor, np.ndarray)):
+        if is_tensor(value) or isinstance(value, np.ndarray):
             kind, shape = str(value.dtype).removeprefix("torch."), list(value.shape)
         elif isinstance(value, (bytes, bytearray)):
             kind, shape = "bytes", [len(value)]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
-from grapevine.core.method import Id, Method, Predict, party_name, rng
-from grapevine.core.network import Meter, ModelSource, Network
+from grapevine.core.meter import Meter
+from grapevine.core.method import Id, Method, Predict, party_name, rng, seed_of
 from grapevine.core.private import Private
 from grapevine.core.rows import ClientData
 from grapevine.core.scores import confusion, guesses
 from grapevine.core.store import Memory
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from grapevine.core.network import ModelSource, Network
 
 
 class Signer(Protocol):
@@ -60,6 +63,10 @@ class Client:
 
     def rng(self, *names: int | str) -> torch.Generator:
         return rng(self.seed, "client", self.id, *names)
+
+    def seed_of(self, *names: int | str) -> int:
+        """The seed of the same stream, for numpy's generators."""
+        return seed_of(self.seed, "client", self.id, *names)
 
     def test(self, predict: Predict) -> dict:
         """Confusion matrices (true class × prediction) on the held-out rows, the reply of an `evaluate` step: of those that are

@@ -13,22 +13,22 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from grapevine.core.errors import Mistake
-from grapevine.core.network import Network
 from grapevine.core.param import check, read
 from grapevine.core.reply import Form
+from grapevine.core.tensors import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grapevine.core.client import Client
+    from grapevine.core.network import Network
     from grapevine.core.server import Server
 
 Id = int | str
-Predict = Callable[[Tensor], Tensor]
+Predict: TypeAlias = "Callable[[Tensor], Tensor]"
 Word = str | Callable[[Any], str]
 """What a field of a reply reveals: words, or a function of the method that gives them."""
 
@@ -67,10 +67,15 @@ def party_name(id: Id) -> str:
     return id if isinstance(id, str) else f"{id:06d}"
 
 
-def rng(seed: int, *names: int | str) -> torch.Generator:
+def seed_of(seed: int, *names: int | str) -> int:
     """Randomness by name: the stream depends on the seed and the names alone, never on order or threads."""
     key = json.dumps([seed, *names]).encode()
-    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1)
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1
+
+
+def rng(seed: int, *names: int | str) -> torch.Generator:
+    """torch's generator for a stream."""
+    return torch.Generator().manual_seed(seed_of(seed, *names))
 
 
 # ---------------------------------------------------------------- methods and sub-protocols
@@ -166,7 +171,7 @@ class Method(Steps):
     def predictor(self, model: Network, shared: dict) -> Predict:
         """x → class probabilities. Asks nobody."""
         model.load(shared["weights"]).eval()
-        return lambda x: torch.softmax(model(x), 1)
+        return lambda x: model(x).softmax(1)
 
     def latent(self, model: Network, x: Tensor) -> Tensor:
         """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""

@@ -1,17 +1,17 @@
-"""A network as methods see it, the source that makes networks on demand, and the meter that counts their operations."""
+"""A network as methods see it, the source that makes networks on demand, and the count of their operations."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
+from grapevine.core.meter import Meter
 
 
 @runtime_checkable
@@ -105,20 +105,6 @@ def _try(model: Network, sample: Tensor) -> None:
     with torch.no_grad():
         # Two rows: a normalisation may need more than one. A copy: batches may not move the template's statistics.
         copy.deepcopy(model).eval()(torch.cat([sample, sample]))
-
-
-@dataclass
-class Meter:
-    """Floating-point operations: all, those of them in backward passes, and those outside of networks."""
-
-    flops: int = 0
-    backward: int = 0
-    outside: int = 0
-
-    def add(self, flops: int) -> None:
-        """What a step computes outside of a network, as 2 · multiply-adds."""
-        self.flops += flops
-        self.outside += flops
 
 
 M = TypeVar("M", bound=nn.Module)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from grapevine.core.tensors import is_tensor, torch
 
 MOST = 2**40  # rows, or whatever a plain number counts
 COUNT = range(MOST + 1)
@@ -99,7 +99,7 @@ def _value(name: str, value: Any) -> str | None:
 def _misfit(name: str, value: Any, form: Form) -> str | None:
     """Where a value is not of a form, in a few words."""
     if isinstance(form, Array):
-        fits = isinstance(value, (Tensor, np.ndarray)) and str(value.dtype).removeprefix("torch.") == form.dtype
+        fits = (is_tensor(value) or isinstance(value, np.ndarray)) and str(value.dtype).removeprefix("torch.") == form.dtype
         fits = fits and len(value.shape) == len(form.shape) and all(a in (None, b) for a, b in zip(form.shape, value.shape))
         fits = fits and (form.most is None or 0 in value.shape or value.max() <= form.most)
         return None if fits else f"{name} must be {form}"
@@ -119,7 +119,7 @@ def _misfit(name: str, value: Any, form: Form) -> str | None:
 
 
 def _finite(array: Any) -> bool:
-    if isinstance(array, Tensor):
+    if is_tensor(array):
         return not array.is_floating_point() or bool(torch.isfinite(array).all())
     return not isinstance(array, np.ndarray) or array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
@@ -128,6 +128,6 @@ def form_of(value: Any) -> Form:
     """Names, types and shapes of a value of the codec."""
     if isinstance(value, dict):
         return {name: form_of(inner) for name, inner in value.items()}
-    if isinstance(value, (Tensor, np.ndarray)):
+    if is_tensor(value) or isinstance(value, np.ndarray):
         return Array(str(value.dtype).removeprefix("torch."), tuple(value.shape))
     return type(value)

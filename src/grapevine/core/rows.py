@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from grapevine.core.tensors import is_tensor, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,10 @@ class Scale:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows `index` of `x`, with labels `y` (one per entry of `index`; −1: none known). `x` is shared, not copied."""
+    """Rows `index` of `x`, with labels `y` (one per entry of `index`; −1: none known). `x` is shared, not copied.
+
+    A label job's rows are numpy arrays, for methods that read nothing else of them; `tensors` makes them a network's.
+    """
 
     x: Tensor
     index: Tensor
@@ -41,8 +50,21 @@ class Rows:
     device: str = "cpu"
     mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
 
+    @classmethod
+    def of_arrays(cls, x: Any, index: Any, y: Any) -> Rows:
+        return cls(*map(np.ascontiguousarray, (x, index, y)))  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.index)
+
+    def flat(self) -> np.ndarray:
+        """The rows as they are stored, a line of numbers each."""
+        x = self.x[self.index]
+        return np.asarray(x.cpu() if is_tensor(x) else x).reshape(len(x), math.prod(x.shape[1:]))
+
+    def tensors(self) -> Rows:
+        """The same rows as tensors."""
+        return replace(self, x=torch.as_tensor(self.x), index=torch.as_tensor(self.index), y=torch.as_tensor(self.y))
 
     def inputs(self, at: Tensor | slice = slice(None)) -> Tensor:
         """The rows at these positions, ready for a network. Images (n, channels, height, width) come channels-last."""
@@ -79,3 +101,8 @@ class ClientData:
     classes: tuple[str, ...]
     validation: Rows | None = None
     columns: tuple = ()
+
+    def tensors(self) -> ClientData:
+        """The same with rows that a network can take."""
+        parts = (self.labelled.tensors(), self.unlabelled.tensors(), self.test.tensors())
+        return ClientData(*parts, self.classes, self.validation and self.validation.tensors(), self.columns)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from grapevine.core.rows import Rows
+from grapevine.core.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def guesses(predict: Callable[[Tensor], Tensor], rows: Rows, batch: int = 1000, map: Callable = map) -> Tensor:

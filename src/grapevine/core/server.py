@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from grapevine.core.account import Account
 from grapevine.core.errors import Later, Mistake
+from grapevine.core.meter import Meter
 from grapevine.core.method import Id, Method, rng
-from grapevine.core.network import Meter, ModelSource, Network
 from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
 from grapevine.core.sums import Replies
+from grapevine.core.tensors import torch
+
+if TYPE_CHECKING:
+    from grapevine.core.network import ModelSource, Network
 
 Forms = Callable[[Id], Mapping[str, Form]]
 """Of a client's answer, what its fields must be."""

@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Container, Iterator, Mapping
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from grapevine.core.errors import Mistake
+from grapevine.core.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LIMB = 32  # bits
 LOWEST = -3  # the last limb counts multiples of 2^-96; what is smaller is rounded, client by client
 HIGHEST = 4  # numbers are below 2^159: any float32 times any number of rows
-Weights = Mapping[str, Tensor]
+Weights: TypeAlias = "Mapping[str, Tensor]"
 Layout = list[tuple[str, list[int], str]]
 """Name, shape and type of each tensor in one long vector."""
 

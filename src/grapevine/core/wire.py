@@ -21,11 +21,14 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from grapevine.core.tensors import is_tensor, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAGIC = b"GV1\n"
 MAX_DEPTH = 32
@@ -86,7 +89,7 @@ def _pieces(value: Any, path: str = "", depth: int = 0) -> Iterator[bytes | Tens
         data = value.encode() if isinstance(value, str) else bytes(value)
         yield (b"s" if isinstance(value, str) else b"b") + struct.pack("<Q", len(data))
         yield data
-    elif isinstance(value, (Tensor, np.ndarray)):
+    elif is_tensor(value) or isinstance(value, np.ndarray):
         yield _array_head(value, path)
         yield value
     else:
@@ -94,18 +97,18 @@ def _pieces(value: Any, path: str = "", depth: int = 0) -> Iterator[bytes | Tens
         raise WireError(f"{path or 'value'}: {type(value).__name__} cannot be sent{hint}")
 
 
-def _array_head(array: Tensor | np.ndarray, path: str) -> bytes:
-    name = str(array.dtype).removeprefix("torch.") if isinstance(array, Tensor) else array.dtype.newbyteorder("=").name
-    if name not in _CODE or isinstance(array, Tensor) and array.layout != torch.strided:
-        kind = f"a tensor of {array.dtype}, {array.layout}" if isinstance(array, Tensor) else f"an array of {array.dtype}"
+def _array_head(array: Any, path: str) -> bytes:
+    name = str(array.dtype).removeprefix("torch.") if is_tensor(array) else array.dtype.newbyteorder("=").name
+    if name not in _CODE or is_tensor(array) and array.layout != torch.strided:
+        kind = f"a tensor of {array.dtype}, {array.layout}" if is_tensor(array) else f"an array of {array.dtype}"
         raise WireError(f"{path}: {kind} cannot be sent")
     if array.ndim > MAX_DIMENSIONS:
         raise WireError(f"{path}: {array.ndim} dimensions are more than {MAX_DIMENSIONS}")
-    return (b"t" if isinstance(array, Tensor) else b"a") + struct.pack(f"<BB{array.ndim}Q", _CODE[name], array.ndim, *array.shape)
+    return (b"t" if is_tensor(array) else b"a") + struct.pack(f"<BB{array.ndim}Q", _CODE[name], array.ndim, *array.shape)
 
 
-def _raw(array: Tensor | np.ndarray) -> bytes:
-    if isinstance(array, Tensor):
+def _raw(array: Any) -> bytes:
+    if is_tensor(array):
         array = array.detach().cpu().contiguous().numpy()
     return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
+from grapevine.core.tensors import torch
 from grapevine.data.columns import Layout
 from grapevine.data.dealing import split
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grapevine.data.split import Split
 
 SEED = 20  # of the held-out part of a data set that comes without one; fixed, so that everybody tests on the same rows
@@ -88,36 +88,6 @@ def hold_out(strata: np.ndarray, share: float = 0.2) -> np.ndarray:
         if len(rows) > 1:
             held[rows[: max(1, int(share * len(rows) + 0.5))]] = True
     return held
-
-
-def images(x: np.ndarray) -> Tensor:
-    """(n, h, w) or (n, h, w, c) as a view (n, c, h, w), uint8: the order in memory stays, networks read it fastest."""
-    made = torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8))
-    return made[:, None] if made.dim() == 3 else made.permute(0, 3, 1, 2)
-
-
-def as_images(x: Any, where: str, top: int = 255) -> Tensor | None:
-    """(n, h, w), (n, h, w, c) or (n, c, h, w) as uint8 images (n, c, h, w); None if the shape is no image's.
-
-    Whole numbers from 0 to 255 are pixels, fractions from 0 to 1 are shares of `top`. Any other range is refused: nobody
-    could tell what it means.
-    """
-    x = x.numpy() if isinstance(x, Tensor) else np.asarray(x)
-    if x.ndim not in (3, 4) or 0 in x.shape or x.dtype.kind not in "biuf":
-        return None
-    if x.ndim == 4 and x.shape[3] not in (1, 3):
-        if x.shape[1] not in (1, 3):
-            return None
-        x = x.transpose(0, 2, 3, 1)
-    if x.dtype == np.uint8:
-        return images(x)
-    low, high = x.min(), x.max()
-    if x.dtype.kind in "bf" and 0 <= low and high <= 1:
-        return images(np.rint(x.astype(np.float64) * top))
-    if 0 <= low and high <= 255 and not (x % 1).any():
-        return images(x)
-    raise Mistake(f"{where}: X has the shape of images and values from {low:g} to {high:g}: give pixels as whole numbers from 0 "
-                  "to 255 or as fractions from 0 to 1, or reshape a table to (rows, features).")  # fmt: skip
 
 
 def integers(y: np.ndarray) -> Tensor:

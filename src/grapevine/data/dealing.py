@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from grapevine.core.errors import Mistake
+from grapevine.core.tensors import torch
 from grapevine.data import labels as label_setting
 from grapevine.data.foreign import check_foreign, with_foreign
 from grapevine.data.labels import Flip, LabelSetting, parse_flip, parse_labels
@@ -24,6 +23,8 @@ from grapevine.data.partition import Partition, deal_rows, even, owners, parse_p
 from grapevine.data.split import Part, Split
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grapevine.data.datasets import Dataset
 
 MOST_VALIDATION = 5000

@@ -7,18 +7,21 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
+from grapevine.core.tensors import torch
 from grapevine.data.download import cache_dir as user_cache
 
-DIMENSIONS = {"efficientnet-lite0": 1280}
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PRETRAINED = "efficientnet-lite0"
+PIXELS = 112  # a side
+DIMENSIONS = {PRETRAINED: 1280}
 
 # One cache file per so many images: a broken run loses little, and a longer data set reuses the start of a shorter one.
 CHUNK = 512
@@ -30,8 +33,8 @@ CENTRE, SPREAD = 127.0, 128.0
 
 def embed_images(
     x: Tensor,
-    name: str = "efficientnet-lite0",
-    pixels: int = 112,
+    name: str = PRETRAINED,
+    pixels: int = PIXELS,
     cache_dir: str | os.PathLike | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tensor:
@@ -82,14 +85,14 @@ def pretrained(name: str, pixels: int) -> nn.Module:
     return network.eval().to(memory_format=torch.channels_last)
 
 
-@torch.no_grad()
 def _embed(network: Any, x: Tensor, pixels: int) -> Tensor:
     rows = []
-    for batch in x.split(BATCH):
-        batch = F.interpolate(batch.float(), size=(pixels, pixels), mode="bilinear", antialias=True)
-        batch = ((batch - CENTRE) / SPREAD).expand(-1, 3, -1, -1)
-        features = network.extract_features(batch.contiguous(memory_format=torch.channels_last))
-        rows.append(features.mean((2, 3)))
+    with torch.no_grad():
+        for batch in x.split(BATCH):
+            batch = torch.nn.functional.interpolate(batch.float(), size=(pixels, pixels), mode="bilinear", antialias=True)
+            batch = ((batch - CENTRE) / SPREAD).expand(-1, 3, -1, -1)
+            features = network.extract_features(batch.contiguous(memory_format=torch.channels_last))
+            rows.append(features.mean((2, 3)))
     return torch.cat(rows)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from grapevine.core.errors import Mistake
+from grapevine.core.tensors import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grapevine.data.datasets import Dataset
 
 IRRELEVANT = -2  # the truth of a foreign row

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from grapevine.core.errors import Mistake
-from grapevine.data.datasets import Dataset, divided, embedding_scale, hold_out, image_scale, images, integers
-from grapevine.data.pictures import image_file, stack_images
+from grapevine.data.datasets import Dataset, divided, embedding_scale, hold_out, image_scale, integers
+from grapevine.data.pictures import image_file, images, stack_images
 from grapevine.data.sheets import read_text_columns
 
 DIGITS = tuple("0123456789")

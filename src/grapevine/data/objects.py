@@ -14,8 +14,8 @@ import torch
 from grapevine.core.errors import Mistake
 from grapevine.data import columns, own, tables, together
 from grapevine.data.columns import Column
-from grapevine.data.datasets import Dataset, as_images
-from grapevine.data.pictures import stack_images
+from grapevine.data.datasets import Dataset
+from grapevine.data.pictures import as_images, stack_images
 from grapevine.data.sheets import is_frame, no_column, open_sheet
 from grapevine.data.tables import Columns, Table
 

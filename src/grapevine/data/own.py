@@ -18,8 +18,8 @@ from torch import Tensor
 from grapevine.core.errors import Mistake
 from grapevine.data import columns, tables, together
 from grapevine.data.columns import Column, Layout
-from grapevine.data.datasets import Dataset, as_images, hold_out, image_scale, integers, table_scale
-from grapevine.data.pictures import read_images
+from grapevine.data.datasets import Dataset, hold_out, image_scale, integers, table_scale
+from grapevine.data.pictures import as_images, read_images
 from grapevine.data.sheets import existing_file, is_frame
 from grapevine.data.tables import Columns, read
 

@@ -1,4 +1,4 @@
-"""Folders of images: one sub-folder per class, or a `labels.csv`."""
+"""Images: folders with one sub-folder per class or a `labels.csv`, and arrays of pixels."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from grapevine.core.errors import Mistake
+from grapevine.core.tensors import is_tensor, torch
 from grapevine.data.sheets import read_text_columns
 from grapevine.data.tables import label_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
@@ -115,3 +117,33 @@ def decode(name: str, opened: Callable[[], IO[bytes]], size: int | None) -> Imag
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise Mistake(f"{name} cannot be read as an image ({error}): repair it or remove it.") from None
+
+
+def images(x: np.ndarray) -> Tensor:
+    """(n, h, w) or (n, h, w, c) as a view (n, c, h, w), uint8: the order in memory stays, networks read it fastest."""
+    made = torch.from_numpy(np.ascontiguousarray(x, dtype=np.uint8))
+    return made[:, None] if made.dim() == 3 else made.permute(0, 3, 1, 2)
+
+
+def as_images(x: Any, where: str, top: int = 255) -> Tensor | None:
+    """(n, h, w), (n, h, w, c) or (n, c, h, w) as uint8 images (n, c, h, w); None if the shape is no image's.
+
+    Whole numbers from 0 to 255 are pixels, fractions from 0 to 1 are shares of `top`. Any other range is refused: nobody
+    could tell what it means.
+    """
+    x = x.numpy() if is_tensor(x) else np.asarray(x)
+    if x.ndim not in (3, 4) or 0 in x.shape or x.dtype.kind not in "biuf":
+        return None
+    if x.ndim == 4 and x.shape[3] not in (1, 3):
+        if x.shape[1] not in (1, 3):
+            return None
+        x = x.transpose(0, 2, 3, 1)
+    if x.dtype == np.uint8:
+        return images(x)
+    low, high = x.min(), x.max()
+    if x.dtype.kind in "bf" and 0 <= low and high <= 1:
+        return images(np.rint(x.astype(np.float64) * top))
+    if 0 <= low and high <= 255 and not (x % 1).any():
+        return images(x)
+    raise Mistake(f"{where}: X has the shape of images and values from {low:g} to {high:g}: give pixels as whole numbers from 0 "
+                  "to 255 or as fractions from 0 to 1, or reshape a table to (rows, features).")  # fmt: skip

@@ -14,16 +14,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.core.store import write_atomically
+from grapevine.core.tensors import torch
 from grapevine.data.foreign import IRRELEVANT, check_foreign, with_foreign
 from grapevine.data.labels import parse_labels
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from grapevine.data.datasets import Dataset
 
 

@@ -6,10 +6,15 @@ rows (`smooth`: no labels, no features). Whoever draws lays these out in the pla
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import scipy.sparse as sp
-import torch
-from torch import Tensor
+
+from grapevine.core.tensors import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST = 800  # rows in a picture
 DIMENSIONS = 10

@@ -23,6 +23,7 @@ from grapevine.data import tables
 from grapevine.jobs import clean_result
 from grapevine.jobs.clean_result import CleanResult, PartyCleaned, examples, measure
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
+from grapevine.jobs.label_party import order
 from grapevine.jobs.process import Host, Progress, run_once
 from grapevine.jobs.reading import Party, read
 from grapevine.jobs.settings import CleanSettings
@@ -70,7 +71,7 @@ def model_name(s: CleanSettings, server: Party) -> str:
 def make_host(s: CleanSettings, server: Party, method: Clean) -> Host:
     """The server's labelled rows, its classes in order, and its networks."""
     classes = tuple(tables.sort_names(server.classes))
-    rows = server.labelled(classes)
+    rows = server.labelled(classes).tensors()
     source = model_source(method, model_name(s, server), tuple(rows.x.shape[1:]), len(classes), seed=s.seed)
     check_head(method, source, len(classes))
     return Host(rows, classes, source)
@@ -101,7 +102,7 @@ def party_cleaned(party: Party, client: Client, classes: Sequence[str], scaled: 
                    disclosure: list[dict]) -> PartyCleaned:  # fmt: skip
     """A party's decisions in the order of its rows."""
     found = client.memory["decided"]
-    back = torch.argsort(torch.cat([client.data.labelled.index, client.data.unlabelled.index]))
+    back = torch.from_numpy(np.argsort(order(client)))
     code, loss, confidence, proba = (found[name][back].numpy() for name in ("action", "loss", "confidence", "proba"))
     proposed = [classes[c] for c in proba.argmax(1)]
     chosen = zip(code.tolist(), party.labels, proposed)
@@ -171,7 +172,7 @@ def _odd_rows(server: Party, parties: Sequence[Party], method: Clean) -> list[st
              "them means nothing." for party in parties if party.ids == server.ids and party.x.shape == server.x.shape
              and np.array_equal(party.x, server.x, equal_nan=not party.image)]  # fmt: skip
     if method.scale == "standard" and not server.image:
-        rows = server.labelled(server.classes)
+        rows = server.labelled(server.classes).tensors()
         still = int(torch.isinf(moments(rows.x[rows.index], "standard")[1]).sum())
         if still:
             notes.append(f"{still} of {server.x.shape[1]} features never change in the server's rows, so they are left out.")

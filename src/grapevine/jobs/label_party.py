@@ -54,7 +54,7 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
 
 def order(client: Client) -> np.ndarray:
     """Which rows a client's results are of, one after the other: the labelled ones come first."""
-    return np.concatenate([client.data.labelled.index.numpy(), client.data.unlabelled.index.numpy()])
+    return np.concatenate([np.asarray(client.data.labelled.index), np.asarray(client.data.unlabelled.index)])
 
 
 def threshold(probability: np.ndarray, target: float) -> float:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grapevine.core import Client, Id, Method, ModelSource, Server
+from grapevine.core import Client, Id, Method, Server
 from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
 from grapevine.jobs.disclosure import logger
 from grapevine.jobs.reading import Party
 from grapevine.run.simulate import Simulation
+
+if TYPE_CHECKING:
+    from grapevine.core import ModelSource
 
 Progress = Callable[[str, int, int], None]
 """Called with (step, parties that have answered it, parties asked)."""
@@ -53,6 +56,8 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
     """The method's `setup` and one `round`."""
     began = time.perf_counter()
     data: dict[Id, ClientData] = {party.name: party.data() for party in parties}
+    if host.models is not None:
+        data = {name: held.tensors() for name, held in data.items()}
     disclosure: dict[str, list[dict]] = {party.name: [] for party in parties}
     simulation = Simulation(method, data, host.models, seed, workers=workers)
     simulation.log, simulation.progress = logger(disclosure, method), progress

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows
 from grapevine.data import tables, together
 from grapevine.data.columns import Column, Layout, agree, numbers
-from grapevine.data.datasets import as_images
-from grapevine.data.embed import embed_images
-from grapevine.data.pictures import read_images
+from grapevine.data.embed import PRETRAINED
+from grapevine.data.pictures import as_images, read_images
 from grapevine.data.sheets import existing_file, is_frame
 from grapevine.data.tables import Columns, Table
 from grapevine.jobs.settings import CleanSettings, LabelSettings
-from grapevine.run.model import Model
 
-PRETRAINED = "efficientnet-lite0"
-PIXELS = 112  # a side, of images for it
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grapevine.jobs.features import FeatureMaker
+
 SERVER = "server"  # how the server's own rows are called
 
 
@@ -59,15 +57,15 @@ class Party:
         """The labelled rows, with the numbers of their classes."""
         number = {name: i for i, name in enumerate(classes)}
         known = [(i, number[label]) for i, label in enumerate(self.labels) if label is not None]
-        index, y = torch.tensor(known, dtype=torch.int64).reshape(-1, 2).T.contiguous()
-        return Rows(torch.from_numpy(np.ascontiguousarray(self.x)), index, y)
+        index, y = np.array(known, np.int64).reshape(-1, 2).T
+        return Rows.of_arrays(self.x, index, y)
 
     def data(self) -> ClientData:
         labelled = self.labelled(self.classes)
-        rest = torch.tensor([i for i, label in enumerate(self.labels) if label is None], dtype=torch.int64)
-        none = torch.empty(0, dtype=torch.int64)
-        unlabelled, held_out = Rows(labelled.x, rest, torch.full_like(rest, -1)), Rows(labelled.x, none, none)
-        return ClientData(labelled, unlabelled, held_out, self.classes, columns=self.columns)
+        rest = np.array([i for i, label in enumerate(self.labels) if label is None], np.int64)
+        unlabelled = Rows.of_arrays(labelled.x, rest, np.full_like(rest, -1))
+        return ClientData(labelled, unlabelled, Rows.of_arrays(labelled.x, rest[:0], rest[:0]), self.classes,
+                          columns=self.columns)  # fmt: skip
 
 
 def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequence[str] | None = None, server: Any = None,
@@ -241,15 +239,24 @@ def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool
                       "images.")  # fmt: skip
     if all(folders):
         _check_folders(s, paths)
-    model = Model.load(s.embed) if s.embed not in (None, PRETRAINED) else None
+    maker = _maker(s.embed) if s.embed else None
     if all(folders):
-        size = None if s.embed is None else PIXELS if model is None else model.shape[-1] if len(model.shape) == 3 else None
+        size = maker.pixels if maker else None
         read = [_read_folder(s, path, name, size, server and i == 0) for i, (path, name) in enumerate(zip(paths, names))]
     else:
-        agreed = model.layout if model and model.layout.columns else layout
+        agreed = (maker.layout if maker else None) or layout
         read = _read_tables(s, paths, names, server, agreed)
-        read = _encoded(read, s.impute, agreed, server) if s.embed else read
-    return [_embedded(party, path, s.embed, model) for party, path in zip(read, paths)] if s.embed else read
+        read = _encoded(read, s.impute, agreed, server) if maker else read
+    if maker is None:
+        return read
+    made = [maker(party.x, path) for party, path in zip(read, paths)]
+    return [replace(party, x=x, model=said, columns=()) for party, (x, said) in zip(read, made)]
+
+
+def _maker(embed: str) -> FeatureMaker:
+    from grapevine.jobs.features import FeatureMaker  # here, because a job on tables must not wait for torch
+
+    return FeatureMaker.named(embed)
 
 
 def party_names(paths: Sequence[str]) -> list[str]:
@@ -321,34 +328,6 @@ def _read_pixels(path: str) -> Tensor | None:
         return None
     with tables.open_npz(existing_file(path)) as arrays:
         return as_images(tables.take_array(Path(path), arrays, "X"), path)
-
-
-# ---------------------------------------------------------------- features
-
-
-def _embedded(party: Party, path: str, embed: str, model: Model | None) -> Party:
-    """The features of a network in place of the rows; pictures stay, for people to look at."""
-    if model:
-        x, said = model_features(model, party.x, path)
-        return replace(party, x=x, model=said, columns=())
-    if not party.image:
-        raise Mistake(f"{embed} takes images, but {path} is a table: leave --embed out, or name a run trained on tables.")
-    return replace(party, x=embed_images(torch.as_tensor(party.x), embed, PIXELS).numpy().astype(np.float64), columns=())
-
-
-def model_features(model: Model, x: np.ndarray | Tensor, where: str, batch: int = 1000) -> tuple[np.ndarray, list[str]]:
-    """Rows as the features of a finished train run (XCLP, section 4.1: "finetuned"), and what that run says of them itself."""
-    x = torch.as_tensor(x)
-    if math.prod(x.shape[1:]) == math.prod(model.shape) and x.dim() == 2:
-        x = x.reshape(-1, *model.shape)  # images as a table, a pixel a column
-    if tuple(x.shape[1:]) != model.shape:
-        raise Mistake(f"{where} has rows of shape {tuple(x.shape[1:])}, but the run of --embed was trained on {model.shape}.")
-    if x.isnan().any():
-        raise Mistake(f"{where} has missing values, but the run of --embed was trained without any: fill them in first.")
-    said = model.predict(x)  # its predictor loads the weights, with what belongs to them
-    with torch.no_grad():
-        pieces = [model.network.features(model.scale(piece)).flatten(1) for piece in x.split(batch)]
-    return torch.cat(pieces).numpy().astype(np.float64), said
 
 
 def _alike(read: Sequence[Party], first: str) -> list[Party]:

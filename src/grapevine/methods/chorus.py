@@ -131,7 +131,7 @@ class Chorus(Method):
         if self.epsilon and len(y) and len(found) > 1:
             self._note(client, len(found), parties)
             y = noise.randomised_response(y, len(found), self.epsilon)
-        draw = np.random.default_rng(client.rng("folds").initial_seed())
+        draw = np.random.default_rng(client.seed_of("folds"))
         client.memory["told"] = dict(y=y, fold=folds(y, draw))
         return self._advance(client, "tune", None, 0, parties)
 
@@ -182,10 +182,10 @@ class Chorus(Method):
                                       counts=found.counts, agreed=agreed)  # fmt: skip
         known, rows = len(client.data.labelled), self.prepared(client)
         count = count_nodes(self.landmarks, len(rows), known, len(client.memory["agreement"]["keys"]))
-        seed = client.rng("landmarks").initial_seed() % 2**32
+        seed = client.seed_of("landmarks") % 2**32
         client.memory["centres"] = centres(rows, known, count, seed)
         repeats = self.xclp.reproducible and client.common_seed
-        shuffle = np.random.default_rng(client.rng("order").initial_seed() if repeats else secrets.randbits(256))
+        shuffle = np.random.default_rng(client.seed_of("order") if repeats else secrets.randbits(256))
         client.memory["order"] = shuffle.permutation(count)
         return {}
 
@@ -246,7 +246,7 @@ class Chorus(Method):
         scores = np.maximum(labels, 0.0) + 0.5
         return song.Singer(
             self.prepared(client), told["y"], told["fold"], scores / np.maximum(counts, 1.0)[:, None], nodes.mass, nodes.to_rows,
-            tuned, lambda what: np.random.default_rng(client.rng(what).initial_seed()), self.told(C), self.smooth,
+            tuned, lambda what: np.random.default_rng(client.seed_of(what)), self.told(C), self.smooth,
             lambda name, make: _kept(client, name, make),
         )  # fmt: skip
 

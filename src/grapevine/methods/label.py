@@ -173,7 +173,7 @@ class Label(Method):
 
     def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
         """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance."""
-        draw = np.random.default_rng(client.rng("hide").initial_seed())
+        draw = np.random.default_rng(client.seed_of("hide"))
         hidden = np.zeros(len(known), bool)
         for c in np.unique(known):
             rows = draw.permutation(np.flatnonzero(known == c))

@@ -43,14 +43,14 @@ def named(replies: Mapping[Id, dict]) -> dict[str, dict]:
 def features(client: Client) -> np.ndarray:
     """A party's rows, labelled first, as float64; a missing value is NaN."""
     both = (client.data.labelled, client.data.unlabelled)
-    return np.concatenate([rows.x[rows.index].flatten(1).numpy().astype(np.float64) for rows in both])
+    return np.concatenate([rows.flat().astype(np.float64) for rows in both])
 
 
 def labels(client: Client) -> np.ndarray:
     """A party's labels in the numbering that all share, −1 where there is none."""
     number = {name: i for i, name in client.memory["classes"].items()}
     own = np.array([number[name] for name in client.data.classes], np.int64)
-    known = own[client.data.labelled.y.numpy()] if len(client.data.labelled) else np.empty(0, np.int64)
+    known = own[np.asarray(client.data.labelled.y)] if len(client.data.labelled) else np.empty(0, np.int64)
     return np.concatenate([known, np.full(len(client.data.unlabelled), -1)])
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
+from grapevine.core.tensors import torch
 from grapevine.data.columns import Layout
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
 from grapevine.data.embed import DIMENSIONS
@@ -103,7 +103,7 @@ def client_data(rows: Party, agreed: Agreement) -> ClientData:
     """In a training job a fifth of the labelled rows is held out for `evaluate`. A method that takes no labels from the clients
     gets the other labelled rows without their labels."""
     if agreed.job != "train":
-        return rows.data()
+        return rows.data() if agreed.job == "label" else rows.data().tensors()
     y = _numbers(rows, agreed)
     known, rest = np.flatnonzero(y >= 0), np.flatnonzero(y < 0)
     out = hold_out(y[known], HELD_OUT)

@@ -50,6 +50,17 @@ def read(folder: str | Path) -> Files:
     return Files(folder, settings, read_json(folder / "result.json"), split=read_json(folder / "split.json"), **lines)
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is one that a job has left or is at work in."""
+    if (folder / "compare.json").is_file():
+        return True
+    try:
+        known = read_json(folder / "result.json") or read_json(folder / "settings.json") or {}
+    except Mistake:
+        return (folder / "history.jsonl").is_file() or (folder / "messages.jsonl").is_file()  # damaged, and ours
+    return "version" in known and "settings" in known
+
+
 def job_of(folder: Path) -> str:
     """What a folder holds, by its files: train, label, clean or compare."""
     if (folder / "compare.json").is_file():

@@ -8,8 +8,7 @@ from typing import Any
 from grapevine.core.words import count, duration, many, percent, size
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
-from grapevine.report.parts import Card, Chart, Command, Part, Settings, Table
-from grapevine.report.picture import MOST_CLASSES, MOST_CLIENTS
+from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Chart, Command, Part, Settings, Table
 from grapevine.report.sent import chart as bytes_sent
 from grapevine.run.folder import read_lines
 

@@ -42,6 +42,7 @@ class Page:
     tiles: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[str] = ()
     refresh: int = 0
+    live: str = ""  # the version of what it was made of: it asks its server for the newest, and loads itself again
 
     @property
     def shown(self) -> list[tuple[str, Sequence[Part]]]:

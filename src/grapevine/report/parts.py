@@ -14,6 +14,8 @@ from typing import Any
 from grapevine.report.charts.marks import Drawing, Mark
 
 MOST_LINES = 500  # of a table
+MOST_CLIENTS = 50  # drawn one by one
+MOST_CLASSES = 100
 MEASURED = re.compile(r"-?[\d.,]+ ?(%|s|B|kB|MB|GB)")
 
 
@@ -32,7 +34,8 @@ class Cell:
 class Table:
     """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out.
 
-    The heads of a `sortable` table sort it, and all its columns but the first are numbers; `looks` are its rows'.
+    The heads of a `sortable` table sort it: by numbers, but in the first column and in those of `words`. Columns of `filters` get
+    a menu each, above the table, and a box finds words in its rows. `looks` are its rows'.
     """
 
     heads: Sequence[str]
@@ -40,17 +43,24 @@ class Table:
     more: str = ""
     sortable: bool = False
     looks: Sequence[str] = ()
+    words: Sequence[str] = ()
+    filters: Sequence[str] = ()
 
     @property
     def look(self) -> str:
         pictures = any(isinstance(value, Cell) and value.png for row in self.rows for value in row)
-        return "sorted" if self.sortable else "pictures" if pictures else ""
+        return "sorted listed" if self.filters else "sorted" if self.sortable else "pictures" if pictures else ""
 
     @property
     def numeric(self) -> list[bool]:
         if self.sortable or not self.rows:
-            return [self.sortable and i > 0 for i in range(len(self.heads))]
+            return [self.sortable and i > 0 and head not in self.words for i, head in enumerate(self.heads)]
         return [any(map(_is_number, column)) for column in zip(*self.rows)]
+
+    def choices(self, head: str) -> list[str]:
+        """What stands in a column, each once, in order."""
+        at = list(self.heads).index(head)
+        return sorted({str(row[at]) for row in self.rows})
 
 
 def _is_number(value: Any) -> bool:

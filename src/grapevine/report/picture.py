@@ -11,10 +11,7 @@ from grapevine.core.words import count
 from grapevine.data.split import Split
 from grapevine.report.charts.files import save, sheet
 from grapevine.report.charts.kinds import Names, bars, heat
-from grapevine.report.parts import Chart
-
-MOST_CLIENTS = 50  # drawn one by one
-MOST_CLASSES = 100
+from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Chart
 
 
 def charts(split: dict[str, Any], classes: Sequence[str], name: Callable[[int], str]) -> list[Chart]:

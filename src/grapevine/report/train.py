@@ -20,7 +20,7 @@ from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
-from grapevine.report.parts import Card, Chart, Command, Part, Settings, Table, Views
+from grapevine.report.parts import MOST_CLASSES, Card, Chart, Command, Part, Settings, Table, Views
 from grapevine.run.folder import running
 
 LIVE_SECONDS = 30.0  # between two pages of a run that goes on
@@ -300,7 +300,7 @@ def _confusion(result: dict | None) -> list[Part]:
     note = f"Most often: {'; '.join(told)}." if told else "No test row is taken for another class."
     rows = [[classes[i], classes[j], n, percent(n / sum(matrix[i]))] for n, i, j in worst[:10]]
     listed = [Card("Most confused", [Table(["true class", "taken for", "rows", "of the class"], rows)])] if rows else []
-    if len(classes) > picture.MOST_CLASSES:
+    if len(classes) > MOST_CLASSES:
         return [listed]
     sides = ("true", classes), ("predicted", classes)
     return [[heat("Confusion matrix", *sides, matrix, "the true class", note=note), *listed]]
@@ -309,7 +309,7 @@ def _confusion(result: dict | None) -> list[Part]:
 def _given_true(files: Files) -> list[Part]:
     """The clients' labels beside the truth, where a simulation has made some of them wrong."""
     classes, pairs = files.data["classes"], files.split.get("given_true", []) if files.split else []
-    if all(given == true for given, true, _ in pairs) or len(classes) > picture.MOST_CLASSES:
+    if all(given == true for given, true, _ in pairs) or len(classes) > MOST_CLASSES:
         return []
     names = [*classes, *(["irrelevant"] if any(true < 0 for _, true, _ in pairs) else [])]
     matrix = [[0] * len(names) for _ in classes]

@@ -13,10 +13,9 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
-
-import torch
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import make_folder, write_atomically
@@ -57,7 +56,7 @@ def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> I
             left.unlink()
         if not (out / "settings.json").exists():
             command = "" if "grapevine" not in Path(sys.argv[0]).name else shlex.join(["grapevine", *sys.argv[1:]])
-            versions = dict(python=platform.python_version(), torch=torch.__version__, grapevine=__version__)
+            versions = dict(python=platform.python_version(), torch=version("torch"), grapevine=__version__)
             text = json.dumps(dict(about, command=command, versions=versions, workers=workers), indent=1)
             write_atomically(out / "settings.json", text.encode())
         yield

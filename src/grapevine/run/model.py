@@ -19,7 +19,7 @@ from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
 from grapevine.data.columns import Layout
-from grapevine.data.datasets import as_images
+from grapevine.data.pictures import as_images
 from grapevine.data.sheets import is_frame
 from grapevine.data.tables import Columns, read
 from grapevine.learn import networks

@@ -16,17 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from threadpoolctl import ThreadpoolController
-from torch import Tensor
 
-from grapevine.core import Client, Id, Method, ModelSource, StepError, Transport, party_name, run_step, wire
+from grapevine.core import Client, Id, Method, StepError, Transport, party_name, run_step, wire
 from grapevine.core.rows import ClientData
 from grapevine.core.server import Inbox
 from grapevine.core.store import Memory, RamStore, Store
+from grapevine.core.tensors import one_thread, torch
 from grapevine.crypto.agreement import Identity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from grapevine.core import ModelSource
 
 UNKNOWN = -1  # the class of a row whose truth nobody knows
 T = TypeVar("T")
@@ -150,9 +154,8 @@ class Simulation(Transport):
         self._lock = threading.Lock()
         self._running: dict[Id, Any] = {}  # programs in flight: none in strict mode, where every step repeats its program
         keep_freed_memory()
-        # A client's arithmetic is on one torch thread in every runtime, so that sums repeat bit for bit.
-        torch.set_num_threads(1)
-        self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(1)) if workers > 1 else None
+        one_thread()
+        self._pool = ThreadPoolExecutor(workers, initializer=one_thread) if workers > 1 else None
         # The same for numpy's matrix products: clients side by side leave no core for a second thread.
         self._blas = ThreadpoolController().select(user_api="blas")
 

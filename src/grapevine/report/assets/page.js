@@ -56,12 +56,45 @@
   };
   for (const button of all(".sorted th button")) button.addEventListener("click", () => {
     const head = button.closest("th"), body = button.closest("table").tBodies[0], at = head.cellIndex;
-    const up = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "descending" : at === 0;
+    const counted = head.classList.contains("n");
+    const up = head.getAttribute("aria-sort") ? head.getAttribute("aria-sort") === "descending" : !counted;
     for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const words = row => row.cells[at].textContent.trim();
-    const order = (a, b) => at ? number(words(a)) - number(words(b)) : words(a).localeCompare(words(b));
-    const missing = row => at > 0 && isNaN(number(words(row)));
+    const order = (a, b) => counted ? number(words(a)) - number(words(b)) : words(a).localeCompare(words(b), "en", {numeric: true});
+    const missing = row => counted ? isNaN(number(words(row))) : words(row) === "—";
     body.append(...[...body.rows].sort((a, b) => missing(a) - missing(b) || (up ? order(a, b) : order(b, a))));
   });
+
+  // Filters of a table: menus, and words that a row must have. What is chosen stays when the page loads itself again.
+  for (const bar of all("[role=search]")) {
+    const table = bar.nextElementSibling.querySelector("table"), rows = [...table.tBodies[0].rows];
+    const find = bar.querySelector("[data-find]"), menus = all("[data-filter]", bar), sort = bar.querySelector("[data-sort]");
+    const filter = () => {
+      const wanted = find.value.toLowerCase().split(/\s+/);
+      let shown = 0;
+      for (const row of rows) {
+        const fits = wanted.every(word => row.textContent.toLowerCase().includes(word))
+          && menus.every(menu => !menu.value || row.cells[menu.dataset.filter].textContent.trim() === menu.value);
+        row.classList.toggle("gone", !fits);
+        shown += fits;
+      }
+      bar.querySelector("[data-count]").textContent = `${shown} of ${rows.length} shown`;
+      history.replaceState(null, "", "#" + new URLSearchParams([find, ...menus].map((each, i) => [i, each.value]).filter(pair => pair[1])));
+    };
+    for (const [i, value] of new URLSearchParams(location.hash.slice(1))) if ([find, ...menus][i]) [find, ...menus][i].value = value;
+    find.addEventListener("input", filter);
+    menus.forEach(menu => menu.addEventListener("change", filter));
+    sort.addEventListener("change", () => table.tHead.rows[0].cells[+sort.value].querySelector("button").click());
+    filter();
+  }
+
+  // A watched page asks what there is now, and loads itself again when that has changed; where it was read to, it stays.
+  const live = document.body.dataset.live;
+  if (live) setInterval(async () => {
+    try {
+      const now = await (await fetch("version", {cache: "no-store"})).text();
+      if (now && now !== live) location.reload();
+    } catch { document.title = "stopped: " + document.title.replace("stopped: ", ""); }
+  }, 2000);
 })();
