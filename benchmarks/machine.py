@@ -3,6 +3,8 @@ time; how its numbers get into the pages; and the environments of the peers it r
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 import os
 import platform
@@ -104,6 +106,12 @@ def environment(name: str, pinned: tuple[str, ...] = (), free: tuple[str, ...] =
             subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
         ready.touch()
     return python
+
+
+def fingerprint(script: Path) -> str:
+    """A script by what it does: comments and layout do not count."""
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 
 def write(script: str, result: dict) -> None:

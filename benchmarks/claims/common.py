@@ -239,12 +239,12 @@ def show(title: str, found: dict[str, Any]) -> None:
 def write(script: str, *, claim: str, setting: str, numbers: Any, paper_numbers: Any, verdict: str, why: str, seeds: int = SEEDS,
           quick: bool = False) -> None:  # fmt: skip
     """`<ID>.json` beside the script, by the script alone; a quick run prints and keeps nothing."""
-    from machine import about
+    from machine import about, fingerprint
 
     identity = Path(script).stem.upper()
     result = dict(id=identity, claim=claim, command=f"python benchmarks/claims/{Path(script).name}", setting=setting, seeds=seeds,
                   numbers=numbers, paper_numbers=paper_numbers, verdict=verdict, why=why, commit=about()["commit"],
-                  date=about()["date"], cores=os.cpu_count())  # fmt: skip
+                  date=about()["date"], script=fingerprint(Path(script)), cores=os.cpu_count())  # fmt: skip
     print(json.dumps({key: result[key] for key in ("id", "numbers", "verdict", "why")}, indent=1))
     if not quick:
         (HERE / f"{identity}.json").write_text(json.dumps(result, indent=1) + "\n")

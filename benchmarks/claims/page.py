@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grapevine import methods
 from grapevine.parties.federation import read_toml
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from machine import fill, markdown  # noqa: E402
+from machine import fill, fingerprint, markdown  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
@@ -59,81 +59,90 @@ CLAIMS = {  # in the order of the page
 }
 HEAD = """# Do the claims hold?
 
-Each claim of the four papers, checked on real data at a size that two cores can do. Every number here was written by the script
-that is named beside it; `make claims` runs them all and makes this page, `make data` what they read ([costs](costs.md)).
-
-"Above" and "below" mean that Student's t of the paired differences over seeds is beyond its one-sided 5 % bound, which for three
-seeds is 2.9 standard errors; "not told apart" that it is not, whether for want of a difference or of seeds. With so many
-comparisons a few come out by chance. A claim holds if all its comparisons come out, in part if some do. Where methods are
-compared by training, the fields of each were chosen on validation accuracy with the same budget: 4 trials, one seed, a third of
-the rounds (M1 to M3: one learning rate for a data set, chosen so for FedAvg on true labels). Fields that let one of the three
-runs diverge or end at chance are passed over for the next best, and the claim says so. The commit is that of the script when it
-wrote the numbers; runs that it found made were not repeated, and may be some commits older. Networks and rounds are far
-smaller than the papers': what does not hold here may hold there, and the other way round.
+Each claim of the four papers, checked on real data at a size that two cores can do. Networks, rows and rounds are far smaller
+than the papers': what does not hold here may hold there, and the other way round. Scripts write every number: `make claims` runs
+them, `make data` makes what they read, and all numbers are in `benchmarks/claims/*.json`.
 
 """
+RULES = """
+## How a verdict is reached
+
+A method is above another if the paired differences over the seeds say so by Student's t, one-sided at 5 %; with three seeds
+that takes 2.9 standard errors. A claim holds if all its comparisons come out, and in part if some do. With so many comparisons
+a few come out by chance. Methods that are compared by training have the same data, rounds, clients and budget (epochs, passes
+at the server, pre-training, weight decay, augmentation). Each gets four trials on validation rows, with one seed that is not
+used again and a third of the rounds, to choose its learning rate. For M1 to M3 one rate is chosen for a data set, for FedAvg on
+true labels. Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where
+nothing else is said.
+"""
+OLD = "**Measured before its script was last changed**, and not repeated since."
+ROWS, COLUMNS = 8, 8  # of a section's table: more is in the JSON
 
 
 def results() -> dict[str, dict[str, Any]]:
     return {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
 
 
+def known() -> dict[str, Any]:
+    """What a template may name: {X5[setting][method]}."""
+    return {name: rounded(one["numbers"]) for name, one in results().items()} | {
+        "parts": rounded(json.loads(PARTS_FILE.read_text()))
+    }
+
+
 def main(path: Path = PAGE) -> None:
-    found = results()
-    lines = ["| | claim | verdict |", "|---|---|---|"]
+    found, words, numbers = results(), read_toml(HERE / "words.toml"), known()
+    lines = []
     for name, claim in CLAIMS.items():
-        told = f"**{found[name]['verdict']}**" if name in found else "not run yet"
-        lines.append(f"| {f'[{name}](#{name.lower()})' if name in found else name} | {claim} | {told} |")
-    text = HEAD + "\n".join(lines) + "\n"
+        if name not in found:
+            lines.append((name, claim, "not run yet", "", ""))
+            continue
+        told = f"**{found[name]['verdict']}**" + ("" if current(found[name]) else " (old run)")
+        number, why = (words[name][part].format_map(numbers) for part in ("number", "reason"))
+        lines.append((f"[{name}](#{name.lower()})", claim, told, number, why))
+    text = HEAD + markdown(("", "claim", "verdict", "decisive numbers", "why"), lines) + "\n" + RULES
     for name, result in found.items():
-        text += "\n" + section(name, result)
+        text += "\n" + section(name, result, words[name].get("text", "").format_map(numbers))
     path.write_text(text, encoding="utf-8")
-    print(f"Wrote {path.name}: {len(found)} of {len(CLAIMS)} claims.")
+    print(f"Wrote {path.name}: {len(found)} of {len(CLAIMS)} claims, {len(text.split())} words.")
 
 
-def section(name: str, result: dict[str, Any]) -> str:
+def current(result: dict[str, Any]) -> bool:
+    """Whether the script that is there is the one that wrote the result."""
+    return result.get("script") == fingerprint(HERE / f"{result['id'].lower()}.py")
+
+
+def section(name: str, result: dict[str, Any], text: str) -> str:
+    command = f"`{result['command']}`, {result['seeds']} seeds, commit {result['commit']}, {result['date']}."
     parts = [
         f"## {name}: {result['verdict']} {{#{name.lower()}}}",
-        f"**Claim.** {result['claim']}",
-        f"**Here.** {result['why']}",
-        f"**Setting.** `{result['setting']}`, {result['seeds']} seeds.",
-        *chosen(result["numbers"]),
-        "**Numbers.**\n\n" + table(result["numbers"]),
-        f"**The paper's.** {spoken(result['paper_numbers'])}",
-        f"`{result['command']}`, commit {result['commit']}, {result['date']}, {result['cores']} cores.",
+        f"**Claim.** {result['claim']}" + ("" if current(result) else f" {OLD}"),
+        text,
+        table(result["numbers"]),
+        command,
     ]
-    return "\n\n".join(parts) + "\n"
-
-
-def chosen(numbers: dict[str, Any]) -> list[str]:
-    """The fields that trials chose, where they are not the method's defaults: what `--set` would say."""
-    lines = []
-    for where, each in numbers.items():
-        told = []
-        for method, settings in each.get("settings chosen", {}).items() if isinstance(each, dict) else ():
-            usual = methods.find(method)().settings()
-            fields = [f"{name}={_text(value)}" for name, value in settings.items() if value != usual.get(name)]
-            told.append(f"`{method}:{','.join(fields)}`" if fields else f"`{method}`")
-        lines += [f"- {where}: {', '.join(told)}"] if told else []
-    return ["**Fields chosen**, where they are not the defaults:\n\n" + "\n".join(lines)] if lines else []
-
-
-def _text(value: Any) -> str:
-    return str(value["kind"] if isinstance(value, dict) else value).lower() if isinstance(value, (dict, bool)) else f"{value}"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def table(numbers: dict[str, Any]) -> str:
-    """Rows of mean ± standard deviation, and below them what else there is."""
-    rows = [(" · ".join(path), f"{value['mean']:g} ± {value['std']:g}") for path, value in leaves(numbers) if "mean" in value]
-    return "\n".join(["| | mean ± std over seeds |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    """The means that stand side by side in the numbers: a line for each place, a column for each method or level."""
+    found = list(groups(numbers))
+    columns = list(dict.fromkeys(name for _, each in found for name in each))
+    if not found or len(columns) > COLUMNS:
+        return ""
+    rows = [(path, *(each.get(name, "") for name in columns)) for path, each in found[:ROWS]]
+    return markdown(("", *columns), rows)
 
 
-def leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], dict]]:
-    if not isinstance(value, dict) or path and path[-1] == "settings chosen":
-        return []
-    if "mean" in value or not any(isinstance(each, dict) for each in value.values()):
-        return [(path, value)]
-    return [leaf for name, each in value.items() for leaf in leaves(each, (*path, name))]
+def groups(value: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each place with two means or more, in the order of the JSON: its name and the means."""
+    own = {name: f"{each['mean']:.1f}" for name, each in value.items() if isinstance(each, dict) and each.get("mean") is not None}
+    if len(own) > 1:
+        yield " · ".join(path), own
+        return
+    for name, each in value.items():
+        if isinstance(each, dict) and "mean" not in each and name != "settings chosen":
+            yield from groups(each, (*path, name))
 
 
 def spoken(value: Any) -> str:
@@ -160,10 +169,8 @@ def standings(path: Path = PAGE.parent / "which-method.md") -> None:
 
 def advice(path: Path = PAGE.parent / "which-method.md") -> None:
     """What to use for which labels, and the numbers that say so, as {claim[setting][method]} in advice.toml."""
-    known = {name: rounded(one["numbers"]) for name, one in results().items()}
-    known["parts"] = rounded(json.loads(PARTS_FILE.read_text()))
-    head = ("labels", "use", "because", "bounds")
-    rows = [tuple(row[name].format_map(known) for name in head) for row in read_toml(HERE / "advice.toml")["row"]]
+    head, numbers = ("labels", "use", "because", "bounds"), known()
+    rows = [tuple(row[name].format_map(numbers) for name in head) for row in read_toml(HERE / "advice.toml")["row"]]
     fill(path, "claims/advice.toml", markdown(head, rows))
 
 

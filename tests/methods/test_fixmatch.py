@@ -23,7 +23,7 @@ def test_fixmatch_loss_against_loops():
     q = torch.softmax(model(weak), 1)
     threshold = q.amax(1).sort().values[2].item()
     nobody = Rows(x, torch.arange(0), torch.arange(0))
-    loss, labels, sure = fixmatch.FixMatchLoss(model, nobody, nobody, threshold, 0.7, stream(0)).of(x, y, weak, strong)
+    loss, labels, sure = fixmatch.FixMatchLoss(model, nobody, nobody, stream(0), threshold, 0.7).of(x, y, weak, strong)
     p, s = torch.log_softmax(model(x), 1), torch.log_softmax(model(strong), 1)
     expected = -sum(p[i, y[i]] for i in range(4)) / 4
     for i in range(6):
@@ -32,7 +32,7 @@ def test_fixmatch_loss_against_loops():
     assert sure.sum() == 4 and labels.tolist() == q.argmax(1).tolist()
     torch.testing.assert_close(loss, expected)
     teacher = build("mlp", (5,), 3, seed=1)
-    _, labels, _ = fixmatch.FixMatchLoss(model, nobody, nobody, 0.0, 0.7, stream(0), teacher).of(x, y, weak, strong)
+    _, labels, _ = fixmatch.FixMatchLoss(model, nobody, nobody, stream(0), 0.0, 0.7, teacher).of(x, y, weak, strong)
     assert labels.tolist() == teacher(weak).argmax(1).tolist() != q.argmax(1).tolist()
 
 

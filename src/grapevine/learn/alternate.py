@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grapevine.core import Id, Method, Network, Server
+from grapevine.core import Client, Id, Method, Network, Predict, Server, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import form_of
 from grapevine.core.rows import Rows
@@ -24,13 +24,33 @@ from grapevine.learn.normalisation import batch_statistics, combine_statistics, 
 from grapevine.learn.training import Weights, add, clip, kept, nesterov, parameter_names, passes, resume, subtract, train
 
 QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
-STATISTICS: dict[str, Any] = dict(
-    reveals=dict(statistics="sums of activations over this party's rows and of their squares, layer by layer"),
-    averaged=dict(statistics="all"),
-)
 MANY = 1000  # labels at the server from which its batches are large
 SMALL_BATCH, LARGE_BATCH = 10, 250
 VIEWS = ("fixmatch", "semifl")
+
+
+class Alternating(Method):
+    """What they are alike in as methods: labels at the server alone, and models with or without static normalisation."""
+
+    takes = frozenset({"server"})
+
+    def check(self, server: Server) -> None:
+        check_labels_at_server(self, server)
+
+    @step(
+        reveals=dict(statistics="sums of activations over this party's rows and of their squares, layer by layer"),
+        averaged=dict(statistics="all"),
+    )
+    def statistics(self, client: Client, weights: dict) -> dict:
+        """For a model with static normalisation."""
+        return dict(statistics=own_statistics(client.model(weights), client.data.unlabelled))
+
+    def shared(self, state: dict) -> dict:
+        return {name: state[name] for name in ("weights", "statistics") if state[name]}
+
+    def predictor(self, model: Network, shared: dict) -> Predict:
+        model = loaded(model.load(shared["weights"]), shared.get("statistics", {}))
+        return lambda x: torch.softmax(model(x), 1)
 
 
 # ---------------------------------------------------------------- checks
@@ -134,11 +154,6 @@ def ask_statistics(server: Server, step: Callable, weights: Weights, to: Iterabl
         return {}
     replies = server.ask(step, to=to, form=lambda id: dict(statistics=form_of(own)), weights=weights)
     return combine_statistics([own, *(reply["statistics"] for reply in replies.values())])
-
-
-def shared(state: dict) -> dict:
-    """What `predictor` needs: the weights, and the statistics if there are any."""
-    return {name: state[name] for name in ("weights", "statistics") if state[name]}
 
 
 def loaded(model: Network, statistics: dict[str, Tensor]) -> Network:

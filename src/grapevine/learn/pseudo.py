@@ -13,6 +13,7 @@ And the loss of methods in which the model as sent and the model in training lab
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -99,18 +100,16 @@ def without_labels(data: ClientData) -> Rows:
 
 
 @dataclass
-class TwoModels:
-    """mean H(y, p(x)) + the rule's loss on unlabelled rows, in one forward pass, so that batch normalisation sees all of them.
+class Labelling(ABC):
+    """A loss of labelled rows, and of strong views of others that get a label in every batch.
 
-    `guessed` is the last label of every unlabelled row (−1: none), `used` whether it was used. Where nothing is labelled and
-    nothing used, there is no loss.
+    `guessed` is the last label of every unlabelled row (−1: none), `used` whether it was used. Either kind of rows may be
+    missing; where nothing is labelled and nothing used, there is no loss.
     """
 
     model: Network
-    sent: Network
     labelled: Rows
     unlabelled: Rows
-    rule: Rule
     rng: torch.Generator
 
     def __post_init__(self) -> None:
@@ -127,8 +126,19 @@ class TwoModels:
         self.guessed[b], self.used[b] = labels.cpu(), used.cpu()
         return loss if len(a) or used.any() else None
 
+    @abstractmethod
     def of(self, x: Tensor, y: Tensor, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of a batch, the labels of its unlabelled rows, and which are used."""
+
+
+@dataclass
+class TwoModels(Labelling):
+    """mean H(y, p(x)) + the rule's loss on unlabelled rows, in one forward pass, so that batch normalisation sees all of them."""
+
+    sent: Network
+    rule: Rule
+
+    def of(self, x: Tensor, y: Tensor, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, own, taught = self.model(torch.cat([x, weak, strong])).split([len(x), len(weak), len(strong)])
         with torch.no_grad():
             sent = self.sent(weak)
@@ -140,7 +150,7 @@ def fit_two_models(method: Any, client: Client, weights: dict, round: int, rule:
     """ClientUpdate of a method with the fields lr, momentum, weight_decay, epochs, batch and ratio: the model and its rows."""
     data, rng, rows = client.data, client.rng("train", round), without_labels(client.data)
     model = client.model(weights)
-    loss = TwoModels(model, client.model(weights).eval(), data.labelled, rows, rule, rng)
+    loss = TwoModels(model, data.labelled, rows, rng, client.model(weights).eval(), rule)
     steps = method.epochs * epoch_steps(len(data.labelled), len(rows), method.batch, method.ratio)
     optimiser = torch.optim.SGD(model.parameters(), method.lr, method.momentum, weight_decay=method.weight_decay)
     taken = train(model, loss.batches(method.batch, method.ratio, steps), loss, optimiser, rng)

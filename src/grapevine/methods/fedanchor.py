@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grapevine.core import Client, Method, Network, Predict, Server, param, step, wire
+from grapevine.core import Client, Network, Server, param, step, wire
 from grapevine.core.reply import COUNT, form_of
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, alternate, average, bases, passes
-from grapevine.learn.alternate import FixMix
+from grapevine.learn.alternate import Alternating, FixMix
 from grapevine.learn.heads import TwoHeads
 from grapevine.learn.labels import one_hot
 from grapevine.learn.losses import label_contrastive
@@ -39,13 +39,12 @@ ROWS = "how many unlabelled rows this party has, used or not; 0 if none of them 
 
 
 @dataclass(frozen=True)
-class FedAnchor(Method):
+class FedAnchor(Alternating):
     """Pseudo-labels by the mean cosine to the server's anchors; a label contrastive loss shapes the latent space."""
 
     name = "fedanchor"
     title = "FedAnchor: pseudo-labels by cosine to the server's labelled anchors (Qiu et al. 2024)"
     extra = "cosine rate, at the server as many passes of the contrastive loss"
-    takes = frozenset({"server"})
 
     threshold: float = param(0.6, "t", "a row is in the fix set if its best mean cosine is above; -1: always", least=-1, most=1)
     width: int = param(128, "", "dimensions of the latent space", least=1)
@@ -75,19 +74,11 @@ class FedAnchor(Method):
     def network(self, base: Network) -> Network:
         return TwoHeads(base, self.width) if self.contrastive else base
 
-    def check(self, server: Server) -> None:
-        alternate.check_labels_at_server(self, server)
-
     def latent(self, model: Network, x: Tensor) -> Tensor:
         """z: the anchor head's output, or in the ablation the features."""
         return model.latent(x) if isinstance(model, TwoHeads) else model.features(x)
 
     # ------------------------------------------------------------ client
-
-    @step(**alternate.STATISTICS)
-    def statistics(self, client: Client, weights: dict) -> dict:
-        """For a model with static normalisation."""
-        return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(reveals=dict(weights=bases.MODEL, n=ROWS, qualified=alternate.QUALIFIED), like=dict(n=COUNT, qualified=COUNT),
           averaged=dict(weights="n", qualified="all"))  # fmt: skip
@@ -178,16 +169,6 @@ class FedAnchor(Method):
             return label_contrastive(z, rows.y[at].to(z.device), self.temperature, self.per_class)
 
         alternate.descend(self, model, passes(len(rows), batch, 1, draw), loss, lr, draw)
-
-    # ------------------------------------------------------------ prediction
-
-    def shared(self, state: dict) -> dict:
-        return alternate.shared(state)
-
-    def predictor(self, model: Network, shared: dict) -> Predict:
-        """The classification head's."""
-        model = alternate.loaded(model.load(shared["weights"]), shared.get("statistics", {}))
-        return lambda x: torch.softmax(model(x), 1)
 
 
 def class_means(anchors: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -63,7 +63,6 @@ KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), la
 GUESTS = ("labels", "all")
 MOST_CLIENTS, MOST_ROWS_TIMES = 4, 2  # of a graph, times those that train
 COUNTS = "alone nothing: masked, and empty unless labels are balanced; all parties' together give how many labels each class has"
-UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ class XCLP(Method):
         features = {name: w for name, w in model.state().items() if name.startswith("features.")}
         return dict(weights=features, projector={name: w.cpu() for name, w in head.state_dict().items()}, n=int(steps > 0))
 
-    @step(**UPDATE)
+    @step(**streams.UPDATE)
     def pretrain(self, client: Client, weights: dict, control: dict, lr: float, round: int) -> dict:
         """Stage 1 with init=supervised: ClientUpdate on the labelled rows alone."""
         told = dict(weights=weights, control=control, lr=lr, round=round)
@@ -206,7 +205,7 @@ class XCLP(Method):
         V = self.features(client, weights, round, labels_alone)
         return self.xclp.share(client, V, np.arange(len(V)) < len(Y), Y, group, preludes)
 
-    @step(**UPDATE)
+    @step(**streams.UPDATE)
     def train(self, client: Client, weights: dict, control: dict, lr: float, round: int, rows: Any, parties: dict,
               attempt: int) -> dict:  # fmt: skip
         """Line 7's outcome, and line 8: θ^(j) ← ClientUpdate(X, ŷ, ω; θ)."""

@@ -62,7 +62,7 @@ class FedRGD(Method):
     @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party took no step"), like=dict(weights="weights", n=range(2)))
     def train(self, client: Client, weights: dict, lr: float, round: int) -> dict:
         model, data = client.model(weights), client.data
-        loss = FixMatchLoss(model, data.labelled, data.unlabelled, self.threshold, self.weight, client.rng("train", round))
+        loss = FixMatchLoss(model, data.labelled, data.unlabelled, client.rng("train", round), self.threshold, self.weight)
         steps = self._fit(loss, lr)
         client.judge(loss.guessed, loss.used)
         return dict(weights=model.state(), n=1) if steps else dict(n=0)
@@ -88,7 +88,7 @@ class FedRGD(Method):
         own = {}
         if bases.has_rows(server):
             model, rows = server.model(state["weights"]), bases.own_rows(server)
-            self._fit(FixMatchLoss(model, rows, rows.take(NONE), self.threshold, self.weight, server.rng("train", t)), lr)
+            self._fit(FixMatchLoss(model, rows, rows.take(NONE), server.rng("train", t), self.threshold, self.weight), lr)
             own = dict(weights=model.state(), n=1)
         new = {}
         for g, before in groups.items():

@@ -14,21 +14,18 @@ would). Models are averaged by the clients' numbers of rows; a client that took 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from torch import Tensor
 
 from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.errors import Mistake
-from grapevine.core.rows import Rows
-from grapevine.data.augment import Views
 from grapevine.learn import bases, train
 from grapevine.learn.labels import likeliest
 from grapevine.learn.losses import cross_entropy
-from grapevine.learn.streams import NONE, epoch_steps, streams
+from grapevine.learn.pseudo import Labelling
+from grapevine.learn.streams import NONE, epoch_steps
 from grapevine.learn.training import Adjust, nesterov
 
 
@@ -69,7 +66,7 @@ class FixMatch(Method):
         def descend(model: Network, adjust: Adjust | None) -> int:
             nonlocal taken
             steps = self.epochs * epoch_steps(len(data.labelled), len(data.unlabelled), self.batch, self.ratio)
-            loss = FixMatchLoss(model, data.labelled, data.unlabelled, self.threshold, self.weight, draw, teacher)
+            loss = FixMatchLoss(model, data.labelled, data.unlabelled, draw, self.threshold, self.weight, teacher)
             taken = self._fit(loss, lr, steps, adjust)
             client.judge(loss.guessed, loss.used)
             return taken
@@ -98,7 +95,7 @@ class FixMatch(Method):
 
     def _at_server(self, server: Server, weights: dict, lr: float, t: int) -> dict:
         model, rows = server.model(weights), bases.own_rows(server)
-        loss = FixMatchLoss(model, rows, rows.take(NONE), self.threshold, self.weight, server.rng("train", t))
+        loss = FixMatchLoss(model, rows, rows.take(NONE), server.rng("train", t), self.threshold, self.weight)
         self._fit(loss, lr, self.server_epochs * epoch_steps(len(rows), 0, self.batch, self.ratio))
         return model.state()
 
@@ -107,35 +104,15 @@ class FixMatch(Method):
 
 
 @dataclass
-class FixMatchLoss:
+class FixMatchLoss(Labelling):
     """Algorithm 1: mean H(y, p(x)) + λ_u · mean 1[max q ≥ τ] H(argmax q, p(strong)) with q = p(weak).
 
-    Either kind of rows may be missing; where nothing is labelled and nothing confident there is no loss.
-    The labels come from the model itself, or from a teacher. `guessed` is the last one that every unlabelled row was given (−1:
-    none), `used` whether it was confident.
+    The labels come from the model itself, or from a teacher; those that are confident are used.
     """
 
-    model: Network
-    labelled: Rows
-    unlabelled: Rows
     threshold: float
     weight: float
-    rng: torch.Generator
     teacher: Network | None = None
-
-    def __post_init__(self) -> None:
-        self.guessed = torch.full((len(self.unlabelled),), -1)
-        self.used = torch.zeros(len(self.unlabelled), dtype=torch.bool)
-
-    def batches(self, batch: int, ratio: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return islice(streams(len(self.labelled), len(self.unlabelled), batch, ratio, self.rng), steps)
-
-    def __call__(self, batch: tuple[Tensor, Tensor]) -> Tensor | None:
-        (a, b), own, others = batch, Views(self.labelled), Views(self.unlabelled)
-        x, y = own.weak(a, self.rng), self.labelled.y[a].to(self.labelled.device)
-        loss, labels, sure = self.of(x, y, others.weak(b, self.rng), others.strong(b, self.rng))
-        self.guessed[b], self.used[b] = labels.cpu(), sure.cpu()
-        return loss if len(a) or sure.any() else None
 
     def of(self, x: Tensor, y: Tensor, weak: Tensor, strong: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, the labels, and which are confident.

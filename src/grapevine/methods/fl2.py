@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Network, Predict, Server, param, step
+from grapevine.core import Client, Network, Server, param, step
 from grapevine.core.reply import COUNT
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, add, alternate, average, bases, clip, passes, train
-from grapevine.learn.alternate import FixMix
+from grapevine.learn.alternate import Alternating, FixMix
 from grapevine.learn.losses import consistency_kl, cross_entropy
 from grapevine.learn.normalisation import with_static_norm
 from grapevine.learn.pseudo import adaptive
@@ -41,12 +41,11 @@ TINY = 1e-16  # keeps a gradient of zeros from being divided by 0
 
 
 @dataclass(frozen=True)
-class FL2(Method):
+class FL2(Alternating):
     """Adaptive thresholds, sharpness-aware consistency and weights by confidence, for few labels at the server."""
 
     name = "fl2"
     title = "(FL)²: adaptive thresholds and sharpness-aware consistency for few labels at the server (Lee et al. 2024)"
-    takes = frozenset({"server"})
     extra = "cosine rate, strong views, two more passes a step"
 
     fix: float = param(0.95, "τ", "least probability of a row that is regularised", least=0, most=1)
@@ -71,14 +70,7 @@ class FL2(Method):
     def network(self, base: Network) -> Network:
         return with_static_norm(base) if self.sbn else base
 
-    def check(self, server: Server) -> None:
-        alternate.check_labels_at_server(self, server)
-
     # ------------------------------------------------------------ client
-
-    @step(**alternate.STATISTICS)
-    def statistics(self, client: Client, weights: dict) -> dict:
-        return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if this party kept no row", confidence=CONFIDENCE,
@@ -127,15 +119,6 @@ class FL2(Method):
         loss = FixMix(model, rows, rows.y, server.rng(name, t), mix=0.0, strong=False)
         alternate.descend(self, model, loss.batches(torch.arange(len(rows)), self.server_batch, epochs), loss, lr, loss.rng)
         return model.state()
-
-    # ------------------------------------------------------------ prediction
-
-    def shared(self, state: dict) -> dict:
-        return alternate.shared(state)
-
-    def predictor(self, model: Network, shared: dict) -> Predict:
-        model = alternate.loaded(model.load(shared["weights"]), shared.get("statistics", {}))
-        return lambda x: torch.softmax(model(x), 1)
 
 
 # ---------------------------------------------------------------- the client's loss

@@ -12,7 +12,7 @@ of raw logits, which is no distribution; we do not).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -24,10 +24,8 @@ from grapevine.core.reply import COUNT
 from grapevine.learn import bases
 from grapevine.learn.labels import entropy_confidence
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
-from grapevine.learn.streams import nothing, sample_by_labels, update
+from grapevine.learn.streams import UPDATE, nothing, sample_by_labels, update
 from grapevine.learn.training import outputs
-
-UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
 
 
 @dataclass(frozen=True)

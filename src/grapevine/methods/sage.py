@@ -12,6 +12,7 @@ nothing is used moves nothing, and a client that took no step is left out. κ is
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -25,11 +26,9 @@ from grapevine.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
-class SAGE(FedAvg):
-    """FixMatch at the clients, its labels corrected by the global model where the two differ in confidence."""
+class LabelledByTwo(FedAvg):
+    """FedAvg of clients that train on labels of two models, with SAGE's batches and rates. A method adds its `rule`."""
 
-    name = "sage"
-    title = "SAGE: local labels corrected by the global model where their confidences differ (Liu et al. 2025)"
     extra = "weak and strong views of all rows, labelled by two models"
 
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
@@ -39,13 +38,26 @@ class SAGE(FedAvg):
     weight_decay: float = param(1e-4, "", "L2 penalty", least=0)
     ratio: int = param(2, "μ", "unlabelled rows in a batch for each labelled one", least=1)
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
-    half: float = param(0.05, "ln 2 / κ", "difference of confidences at which local and global label weigh the same", above=0)
-    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
 
     @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
         return fit_two_models(self, client, weights, round, self.rule)
+
+    @abstractmethod
+    def rule(self, own: Tensor, sent: Tensor, taught: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `learn.pseudo.Rule`."""
+
+
+@dataclass(frozen=True)
+class SAGE(LabelledByTwo):
+    """FixMatch at the clients, its labels corrected by the global model where the two differ in confidence."""
+
+    name = "sage"
+    title = "SAGE: local labels corrected by the global model where their confidences differ (Liu et al. 2025)"
+
+    half: float = param(0.05, "ln 2 / κ", "difference of confidences at which local and global label weigh the same", above=0)
+    weight: float = param(1.0, "λ_u", "weight of the unlabelled loss", least=0)
 
     def rule(self, own: Tensor, sent: Tensor, taught: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """λ_u · mean 1[used] KL(target ‖ p(strong))."""

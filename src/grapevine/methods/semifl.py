@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 import torch
 
-from grapevine.core import Client, Method, Network, Predict, Server, param, step
+from grapevine.core import Client, Network, Server, param, step
 from grapevine.core.reply import COUNT
 from grapevine.data.augment import Views
 from grapevine.learn import Weights, alternate, average, bases
-from grapevine.learn.alternate import FixMix
+from grapevine.learn.alternate import Alternating, FixMix
 from grapevine.learn.labels import likeliest
 from grapevine.learn.normalisation import with_static_norm
 from grapevine.learn.schedules import cosine
@@ -32,13 +32,12 @@ from grapevine.learn.training import outputs
 
 
 @dataclass(frozen=True)
-class SemiFL(Method):
+class SemiFL(Alternating):
     """Confident pseudo-labels of the global model at the clients, labels at the server, in turns."""
 
     name = "semifl"
     title = "SemiFL: clients on the global model's confident labels, the server on its own, in turns (Diao et al. 2022)"
     extra = "cosine rate, strong views, mixup"
-    takes = frozenset({"server"})
 
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label in the fix set", least=0, most=1)
     client_mixup: bool = param(True, "", "the mix loss at the clients")
@@ -62,14 +61,7 @@ class SemiFL(Method):
     def network(self, base: Network) -> Network:
         return with_static_norm(base) if self.sbn else base
 
-    def check(self, server: Server) -> None:
-        alternate.check_labels_at_server(self, server)
-
     # ------------------------------------------------------------ client
-
-    @step(**alternate.STATISTICS)
-    def statistics(self, client: Client, weights: dict) -> dict:
-        return dict(statistics=alternate.own_statistics(client.model(weights), client.data.unlabelled))
 
     @step(
         reveals=dict(weights=bases.MODEL, n="1, or 0 if this party was sure of no pseudo-label", qualified=alternate.QUALIFIED),
@@ -127,12 +119,3 @@ class SemiFL(Method):
         alternate.descend(self, model, loss.batches(torch.arange(len(rows)), batch, epochs), loss, lr, loss.rng,
                           momentum if self.keep_momentum else None)  # fmt: skip
         return model.state()
-
-    # ------------------------------------------------------------ prediction
-
-    def shared(self, state: dict) -> dict:
-        return alternate.shared(state)
-
-    def predictor(self, model: Network, shared: dict) -> Predict:
-        model = alternate.loaded(model.load(shared["weights"]), shared.get("statistics", {}))
-        return lambda x: torch.softmax(model(x), 1)
