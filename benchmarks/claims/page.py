@@ -75,7 +75,7 @@ used again and a third of the rounds, to choose its learning rate. For M1 to M3 
 true labels. Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where
 nothing else is said.
 """
-OLD = "**Measured before its script was last changed**, and not repeated since."
+OLD = "**Old run:** the script has changed since."
 ROWS, COLUMNS = 8, 8  # of a section's table: more is in the JSON
 
 
@@ -175,12 +175,14 @@ def advice(path: Path = PAGE.parent / "which-method.md") -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Nested numbers with every spread as its mean, to a tenth."""
+    """Nested numbers with every spread as its mean, to a tenth; small ones to a hundredth."""
     if not isinstance(value, dict):
         return value
     if "mean" in value:
-        return f"{value['mean']:.1f}" if value["mean"] is not None else "none"
-    return {name: rounded(each) for name, each in value.items()}
+        mean = value["mean"]
+        return "none" if mean is None else f"{mean:.1f}" if abs(mean) >= 1 else f"{mean:.2f}"
+    # A template's [100] is a number, not a name.
+    return {int(name) if name.isdigit() else name: rounded(each) for name, each in value.items()}
 
 
 def ranking(scores: dict[str, dict[str, float]]) -> str:
