@@ -7,5 +7,6 @@ HOSTILE = (
     "'; --x",
     "</style></svg>",
     "日本 é",
+    "a\x1b[2Jb\u202ec",
     "x" * 300,
 )

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
-import ssl
-import threading
-import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from net import Desk, until
+from net import Desk
 from trials import label_agreement
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.parties import gate, keys, registry
+from grapevine.parties import keys, registry
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import load_host
 from grapevine.parties.join import look
@@ -218,124 +211,6 @@ def test_a_party_that_lost_its_keys_is_invited_again_only_on_purpose(host, tmp_p
     assert host.registry.roster()["north"]["identity"] != before
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"POST /v1/grapevine/enrol HTTP/1.1\r\ncontent-length: 99999999\r\n\r\n", b"413"),
-        (b"POST /v1/fleet/push-object HTTP/1.1\r\ncontent-length: 99999999999\r\n\r\n", b"413"),
-        (b"POST /v1/grapevine/enrol HTTP/1.1\r\n\r\n", b"411"),
-        (b"POST /v1/grapevine/enrol HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n", b"411"),
-        (b"POST /v1/grapevine/enrol HTTP/1.1\r\ncontent-length: -5\r\n\r\n", b"411"),
-        (b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n", b"414"),
-        (b"GET / HTTP/1.1\r\nx: " + b"a" * 70000 + b"\r\n\r\n", b"431"),
-        (b"nonsense\r\n\r\n", b"400"),
-        (b"GET /v1/grapevine/enrol HTTP/1.1\r\nconnection: close\r\n\r\n", b"404"),
-    ],
-)
-def test_requests_that_are_too_large_or_malformed_are_refused_unread(host, request_, status):
-    assert status in host.raw(request_).split(b"\r\n")[0]
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"[" * 5000, b'{"name": 3}', b'{"name": "north", "secret": "xyz"}', b"\xff\xfe"]
-)
-def test_garbage_in_a_request_is_refused_with_a_sentence(host, body):
-    head = f"POST /v1/grapevine/enrol HTTP/1.1\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-    reply = host.raw(head + body)
-    assert reply.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
-    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]
-
-
-def test_a_slow_request_is_cut_off_and_holds_up_nobody(host, monkeypatch):
-    monkeypatch.setattr(gate, "REQUEST_SECONDS", 1.0)
-    context = ssl.create_default_context(cadata=host.gate.ca.decode())
-    slow = context.wrap_socket(socket.create_connection(("127.0.0.1", host.port), 60), server_hostname="127.0.0.1")
-    with slow, pytest.raises(OSError):  # a letter every tenth of a second would go on for 20 minutes
-        for letter in b"POST /v1/grapevine/enrol HTTP/1.1\r\ncontent-length: 10000\r\n\r\n".ljust(12000):
-            host.link("north").call("settings")  # meanwhile others are served
-            slow.sendall(bytes([letter]))
-            time.sleep(0.1)
-
-
-def test_a_connection_that_never_shakes_hands_holds_up_nobody(host):
-    with socket.create_connection(("127.0.0.1", host.port), 60) as silent:
-        host.link("north").call("settings")
-        silent.settimeout(0.0)
-        with pytest.raises(BlockingIOError):  # it is still waited for while the other is served
-            silent.recv(1)
-
-
-# ---------------------------------------------------------------- the gate in front of the SuperLink
-
-
-class Upstream(BaseHTTPRequestHandler):
-    """Stands where the SuperLink stands, and says what reached it."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        told = json.dumps(dict(path=self.path, key=self.headers.get("flwr-public-key"), body=body.decode())).encode()
-        self.send_response(201)
-        self.send_header("content-length", str(len(told)))
-        self.send_header("x-flower", "yes")
-        self.end_headers()
-        self.wfile.write(told)
-
-    def log_message(self, *args) -> None:
-        pass
-
-
-@pytest.fixture
-def fleet(host):
-    """The host's gate with something behind it."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(host.folder / "server.pem", host.folder / "server.key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    host.gate.superlink = server.server_port
-    yield host
-    server.shutdown()
-    server.server_close()
-
-
-def post(host: Desk, path: str, body: bytes = b"hello") -> tuple[int, dict, bytes]:
-    context = ssl.create_default_context(cadata=host.gate.ca.decode())
-    connection = http.client.HTTPSConnection("127.0.0.1", host.port, timeout=60, context=context)
-    connection.request("POST", path, body, {"flwr-public-key": "abc"})
-    response = connection.getresponse()
-    out = response.status, dict(response.getheaders()), response.read()
-    connection.close()
-    return out
-
-
-def test_fleet_calls_pass_with_their_headers_and_bodies(fleet):
-    status, headers, body = post(fleet, "/v1/fleet/pull-messages")
-    assert (status, headers["x-flower"]) == (201, "yes")
-    assert json.loads(body) == dict(path="/v1/fleet/pull-messages", key="abc", body="hello")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/v1/fleet/register-node", "/docs",
-     "/openapi.json", "/v1/fleet/../control/start-run", "/v1/fleet/pull-messages/../../control/start-run",
-     "/v1/fleet/pull-messages?x", "//v1/control/start-run"],
-)  # fmt: skip
-def test_nothing_but_fleet_calls_passes(fleet, path):
-    """Through Flower's Control API anybody could have his code run at every party."""
-    status, headers, _ = post(fleet, path)
-    assert status == 404 and "x-flower" not in headers
-
-
-def test_without_a_superlink_behind_it_the_gate_says_so(host):
-    assert post(host, "/v1/fleet/pull-messages")[0] == 503
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        host.gate.superlink = sock.getsockname()[1]
-        assert post(host, "/v1/fleet/pull-messages")[0] == 503
-
-
 # ---------------------------------------------------------------- clocks
 
 
@@ -346,38 +221,3 @@ def test_a_clock_that_flower_would_refuse_is_named(offset, good):
     else:
         with pytest.raises(Mistake, match=f"{abs(offset)} s {'ahead of' if offset > 0 else 'behind'}"):
             check_clock(1000.0, 1000.0 + offset, 1000.0 + offset)
-
-
-def test_little_is_read_from_a_stranger_and_more_from_where_a_party_is(fleet, tmp_path):
-    """Forty bodies of 31 MB, from nobody, made the host grow by 1.2 GB."""
-    much = b"x" * (gate.BODY_BYTES + 1)
-    assert fleet.raw(b"POST /v1/fleet/push-messages HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(much)).startswith(
-        b"HTTP/1.1 413"
-    )
-    fleet.enrol("north", tmp_path / "n").hear("here")
-    status, _, body = post(fleet, "/v1/fleet/push-messages", much)
-    assert status == 201 and len(json.loads(body)["body"]) == len(much)
-    head = b"POST /v1/fleet/push-messages HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (gate.FLEET_BYTES + 1)
-    assert fleet.raw(head).startswith(b"HTTP/1.1 413")
-
-
-def test_one_address_cannot_take_all_connections(host, monkeypatch):
-    """199 idle connections shut newcomers out for 85 s."""
-    monkeypatch.setattr(gate, "STRANGERS", 3)
-    monkeypatch.setattr(gate, "FIRST_SECONDS", 1)
-    idle = [socket.create_connection(("127.0.0.1", host.port), 60) for _ in range(3)]
-    extra = socket.create_connection(("127.0.0.1", host.port), 60)
-    assert extra.recv(1) == b""  # turned away at once
-    extra.close()
-    for each in idle:
-        each.close()
-    until(lambda: not host.gate._open, "the idle ones to be gone", lambda: "", 60)
-    host.link("north")  # a newcomer
-
-
-def test_what_a_stranger_writes_cannot_forge_a_line_of_the_log(host):
-    body = json.dumps(dict(name="x\n12:00:00 north has joined.\x1b[2J", secret="00")).encode()
-    assert b"403" in host.raw(
-        b"POST /v1/grapevine/settings HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    )
-    assert host.said and all(line.isprintable() for line in host.said)

@@ -12,13 +12,15 @@ from grapevine.cli.clean import clean
 from grapevine.cli.compare import compare, leaderboard
 from grapevine.cli.data import data, methods
 from grapevine.cli.label import demo, label
-from grapevine.cli.parties import doctor, forget, host, join
+from grapevine.cli.parties import audit, doctor, forget, host, join
 from grapevine.cli.privacy import privacy
 from grapevine.cli.report import completion, report, watch
 from grapevine.cli.train import predict, train
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
+from grapevine.core.words import printable
 
+MOST = 5000  # letters of a sentence
 CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_default=True)
 
 
@@ -35,7 +37,7 @@ class Commands(click.Group):
         except Mistake as mistake:
             if debug:
                 raise
-            click.echo(f"grapevine: {mistake}", err=True)
+            click.echo(f"grapevine: {printable(str(mistake), MOST)}", err=True)
             sys.exit(mistake.code)
         except Exception as error:
             from grapevine.core import StepError
@@ -50,7 +52,7 @@ class Told(logging.Handler):
     """What was read from tables, and what looks wrong with it, as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(("Warning: " if record.levelno >= logging.WARNING else "") + record.getMessage(), err=True)
+        click.echo(("Warning: " if record.levelno >= logging.WARNING else "") + printable(record.getMessage(), MOST), err=True)
 
 
 def show_reading() -> None:
@@ -75,5 +77,5 @@ def main(debug: bool) -> None:
 
 
 for command in (label, train, report, watch, predict, methods, data, demo, clean, compare, leaderboard, host, join, doctor,
-                forget, privacy, completion):  # fmt: skip
+                forget, audit, privacy, completion):  # fmt: skip
     main.add_command(command)

@@ -10,14 +10,14 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import percent, size
+from grapevine.core.words import percent, printable, size
 
 MOST = 30  # rows of a table with a row for each party or client
 
 
 def say(*sentences: str) -> None:
     for sentence in sentences:
-        console.print(sentence, soft_wrap=True)
+        console.print(printable(sentence, 5000), soft_wrap=True)
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -26,11 +26,11 @@ def say_notes(notes: Sequence[str]) -> None:
 
 def show_grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], of: str = "rows") -> None:
     """Numbers, set right under their names; the first column is words. No more than the first rows."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=printable(title), box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(names):
-        table.add_column(name, justify="right" if i else "left")
+        table.add_column(printable(name), justify="right" if i else "left")
     for row in rows[:MOST]:
-        table.add_row(*map(str, row))
+        table.add_row(*(printable(str(cell)) for cell in row))
     console.print(table)
     if len(rows) > MOST:
         say(f"… and {len(rows) - MOST} more {of}.")
@@ -38,11 +38,11 @@ def show_grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], o
 
 def show_table(title: str, rows: Sequence[dict]) -> None:
     """Dicts with the same keys as a table of words."""
-    table = Table(title=title)
+    table = Table(title=printable(title))
     for name in rows[0] if rows else ():
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(printable(name.replace("_", " ")), overflow="fold")
     for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
+        table.add_row(*("" if value is None else printable(str(value), 5000) for value in row.values()))
     console.print(table)
 
 
@@ -86,7 +86,7 @@ def show_methods(rows: list[dict]) -> None:
 
 
 def show_method(row: dict) -> None:
-    say(f"{row['name']}: {row['title']}\n{row['text']}\nLabels at: {', '.join(row['labels'])}")
+    say(f"{row['name']}: {row['title']}", *row["text"].splitlines(), f"Labels at: {', '.join(row['labels'])}")
     show_table(
         "Fields", [dict(field=f["name"], symbol=f["symbol"], default=f["default"], meaning=f["text"]) for f in row["fields"]]
     )

@@ -58,6 +58,15 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", "−")
 
 
+JOINERS = "\xa0\u200c\u200d"  # which names in many languages have
+
+
+def printable(text: str, most: int = 600) -> str:
+    """What somebody else wrote, for a screen, a log or a page: no control characters, and not a whole page."""
+    text = text[:most]
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in JOINERS else "?" for c in text)
+
+
 def short(name: object, most: int) -> str:
     words = str(name)
     return words if len(words) <= most else words[: most - 1] + "…"

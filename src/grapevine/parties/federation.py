@@ -35,6 +35,7 @@ from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity
 from grapevine.jobs.reading import Party
 from grapevine.parties.agreement import Agreement
+from grapevine.parties.audit import Audit
 from grapevine.parties.files import read_if_there, read_toml, write_toml
 from grapevine.parties.rows import client_data, load_rows, save_rows, server_rows
 from grapevine.run import privacy
@@ -131,6 +132,7 @@ def make_federation(host: Host, rows: Party | None = None) -> Host:
     if rows is not None:
         save_rows(folder, rows)
     host.save()
+    Audit(folder).write("made", federation=agreed.name, job=agreed.job, agreed=agreed.hash, parties=sorted(host.parties))
     return host
 
 

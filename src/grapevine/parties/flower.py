@@ -20,12 +20,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key, load_ssh_public_key
 
 from grapevine.core import Id, Transport, party_name, wire
 from grapevine.core.errors import Later, Mistake
 from grapevine.crypto.agreement import AgreementError, roster_hash, verify_offers
 from grapevine.parties import federation, job, node, virtual
+from grapevine.parties.audit import Audit
+from grapevine.parties.keys import one_form
 from grapevine.parties.worker import LIMIT_BYTES
 
 with warnings.catch_warnings():
@@ -242,8 +243,8 @@ class _Asking:
 
 def online(grid: Grid, keys: Mapping[str, str]) -> dict[Id, int]:
     """Names to node ids, of those who are online, by the key that each node proved to hold."""
-    there = {_known(node.public_key): node.node_id for node in grid.get_nodes()}
-    return {name: there[_known(key.encode())] for name, key in sorted(keys.items()) if _known(key.encode()) in there}
+    there = {one_form(node.public_key): node.node_id for node in grid.get_nodes()}
+    return {name: there[one_form(key.encode())] for name, key in sorted(keys.items()) if one_form(key.encode()) in there}
 
 
 def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = WAIT) -> dict[Id, int]:
@@ -257,15 +258,6 @@ def find_nodes(grid: Grid, keys: Mapping[str, str], quorum: int, wait: float = W
             f"{len(found)} of {len(keys)} parties are online after {wait:g} s, but {quorum} are needed: {missing} must join."
         )
     return found
-
-
-def _known(key: bytes) -> bytes:
-    """A public key in one form, whether it came as OpenSSH or as PEM; as it is if it is neither."""
-    try:
-        public = load_ssh_public_key(key) if key.startswith(b"ecdsa-") else load_pem_public_key(key)
-    except ValueError:
-        return key
-    return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 server_app = ServerApp()
@@ -289,7 +281,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _teller(path: Path) -> Tell:
+    audit = Audit(path.parent)
+
     def tell(line: dict) -> None:
+        audit.note(line)
         with open(path, "a") as file:
             file.write(json.dumps(dict(time=round(time.time(), 2), **line)) + "\n")
 

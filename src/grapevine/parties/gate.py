@@ -4,15 +4,16 @@ Flower 1.41 serves its Control API (start any code at every party) and its Runti
 nobody who he is there. So the SuperLink must not be reachable from outside. The gate lets the ten Fleet calls of a node through
 and nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
 
-Whoever connects gets a handshake, then seconds for a whole request, whatever its pace; sizes are checked before they are read;
-the number of connections is bounded, in all and for each address. More than a few kB of a request are read only from an address
-from which a party has proved itself within the last minutes: `join` does so every second, from the machine of its node.
+Whoever connects gets seconds for a handshake, for the first byte and for a whole request, whatever its pace. Sizes are checked
+before anything is read, and more than a few kB are read only of a request whose head a party's node has signed. The number of
+connections is bounded: in all, for each address, and for all addresses together where no party has proved itself of late.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
+import ipaddress
 import json
 import socket
 import ssl
@@ -20,25 +21,33 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.parties.registry import Refused, Registry, printable
+from grapevine.core.words import printable
+from grapevine.parties.files import read_if_there
+from grapevine.parties.keys import node_signature, one_form
+from grapevine.parties.registry import Refused, Registry
 
 FLEET = frozenset(f"/v1/fleet/{name}" for name in (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
     "push-object", "pull-object", "confirm-message-received",
 ))  # fmt: skip
-BODY_BYTES = 2**14  # of an enrolment message
+HEAD_BYTES = 2**13  # of a request's first line and headers
+BODY_BYTES = 2**12  # of an enrolment message
 FLEET_BYTES = 2**25  # of one Fleet call; Flower sends large arrays in pieces of 5 MB
-HANDSHAKE_SECONDS = 10
+HANDSHAKE_SECONDS = 5
 REQUEST_SECONDS = 20  # for all of a request, from its first byte on
 FLEET_SECONDS = 120
-FIRST_SECONDS = 10  # for the first byte of a connection
+FIRST_SECONDS = 5  # for the first byte of a connection
 IDLE_SECONDS = 90  # between two requests on one connection
-CONNECTIONS = 200
+CONNECTIONS = 1000
 STRANGERS = 20  # connections at once from an address where no party has proved itself
+ALL_STRANGERS = 200  # and from all such addresses together
+REFUSALS = 30  # that are said and logged in a minute; of the others, how many there were
 KNOWN_SECONDS = 300  # so long an address is known after a party has proved itself from there
 UPSTREAM_SECONDS = 60
 HOP = {"connection", "keep-alive", "host", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection"}
@@ -64,6 +73,7 @@ class Gate(ThreadingHTTPServer):
         self._counting = threading.Lock()
         self._open: Counter[str] = Counter()  # connections, by address
         self._proved: dict[str, float] = {}  # when a party last did, by address
+        self._refused, self._minute = 0, time.monotonic()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
@@ -85,28 +95,52 @@ class Gate(ThreadingHTTPServer):
     def prove(self, address: str) -> None:
         """A party has shown its pass from here."""
         with self._counting:
-            self._proved[address] = time.monotonic()
+            self._proved[place(address)] = time.monotonic()
 
-    def knows(self, address: str) -> bool:
-        with self._counting:
-            return time.monotonic() - self._proved.get(address, -KNOWN_SECONDS) < KNOWN_SECONDS
+    def _knows(self, address: str) -> bool:
+        return time.monotonic() - self._proved.get(address, -KNOWN_SECONDS) < KNOWN_SECONDS
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        address = client_address[0]
-        many = self._open[address] >= STRANGERS and not self.knows(address)
-        if many or not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        address = place(client_address[0])
         with self._counting:
+            strangers = sum(n for each, n in self._open.items() if not self._knows(each))
+            many = not self._knows(address) and (self._open[address] >= STRANGERS or strangers >= ALL_STRANGERS)
+            if many or not self._free.acquire(blocking=False):
+                self.shutdown_request(request)
+                return
             self._open[address] += 1
         super().process_request(request, client_address)
+
+    def node(self, headers: Any) -> str:
+        """The party whose node signed the head of a request."""
+        key, path = node_signature(headers), self.registry.folder / "roster.toml"
+        about = path.stat() if key and path.exists() else None
+        name = None if about is None else _node_keys(path, about.st_ino, about.st_mtime_ns).get(key or b"")
+        if name is None:
+            raise Refused(401, "no party of this job signed the request: `grapevine join` does so, if its clock is right.")
+        return name
+
+    def refuse(self, address: str, status: int, sentence: str) -> None:
+        """On the screen and in the audit log: not as often as a stranger likes."""
+        with self._counting:
+            more = 0
+            if time.monotonic() - self._minute > 60:
+                more, self._refused, self._minute = max(0, self._refused - REFUSALS), 0, time.monotonic()
+            self._refused += 1
+            many = self._refused > REFUSALS
+        if more:
+            self.say(f"{more} more requests were refused in a minute before.")
+            self.registry.audit.write("refused", count=more)
+        if not many:
+            self.say(f"Refused {address}: {printable(sentence)}")
+            self.registry.audit.write("refused", address=address, status=status, sentence=printable(sentence))
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
             with self._counting:
-                self._open[client_address[0]] -= 1
+                self._open[place(client_address[0])] -= 1
                 self._open += Counter()  # addresses that have gone
             self._free.release()
 
@@ -121,19 +155,43 @@ class Gate(ThreadingHTTPServer):
         self.close_request(request)
 
 
+@lru_cache(maxsize=2)
+def _node_keys(path: Path, *version: int) -> dict[bytes, str]:
+    """Whose node has which key, of those who take part. Nodes call often, so it is read once for each `version` of the file."""
+    return {one_form(entry["node_key"].encode()): name for name, entry in read_if_there(path).items() if entry.get("in", True)}
+
+
+def place(address: str) -> str:
+    """What counts as one address: of IPv6 the network of 64 bits, which one machine has to itself."""
+    try:
+        number = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if number.version == 4:
+        return str(number)
+    return str(number.ipv4_mapped or ipaddress.ip_network((number, 64), strict=False))
+
+
+class _TooMuch(OSError):
+    """More bytes than a head may have."""
+
+
 class _Timed(io.RawIOBase):
-    """Bytes of a socket, all of them before `until`: many small pieces do not add up to more time."""
+    """Bytes of a socket, all of them before `until`, and no more than `room`: many small pieces add up to neither."""
 
     def __init__(self, sock: ssl.SSLSocket):
         self.sock, self.until = sock, time.monotonic() + FIRST_SECONDS
-        self.waiting, self.first = True, True
+        self.waiting, self.first, self.room = True, True, HEAD_BYTES
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         self.sock.settimeout(max(0.01, self.until - time.monotonic()))
-        count = self.sock.recv_into(buffer)
+        if self.room <= 0:
+            raise _TooMuch
+        count = self.sock.recv_into(buffer, min(len(buffer), self.room))
+        self.room -= count
         if self.waiting:  # the first byte of a request: from now on the clock is the request's
             self.waiting, self.first, self.until = False, False, time.monotonic() + REQUEST_SECONDS
         return count
@@ -158,8 +216,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_one_request(self) -> None:
         seconds = FIRST_SECONDS if self._timed.first else IDLE_SECONDS
-        self._timed.waiting, self._timed.until = True, time.monotonic() + seconds
-        super().handle_one_request()
+        self._timed.waiting, self._timed.until, self._timed.room = True, time.monotonic() + seconds, HEAD_BYTES
+        try:
+            super().handle_one_request()
+        except _TooMuch:
+            self.requestline, self.request_version, self.command, self.close_connection = "", "HTTP/1.1", "", True
+            self._refuse(431, f"the head of a request is over the limit of {HEAD_BYTES} bytes.")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged one by one: nodes ask every few seconds."""
@@ -175,9 +237,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             if self.path in FLEET:
-                known = self.server.knows(self.client_address[0])
-                self._timed.until = time.monotonic() + (FLEET_SECONDS if known else REQUEST_SECONDS)
-                self._pass_on(self._body(FLEET_BYTES if known else BODY_BYTES))
+                self.close_connection = True  # unless the node proves itself: what it sends then is not read
+                self.server.node(self.headers)
+                self.close_connection = False
+                self.server.prove(self.client_address[0])
+                self._timed.until = time.monotonic() + FLEET_SECONDS
+                self._pass_on(self._body(FLEET_BYTES))
             elif self.path.startswith("/v1/grapevine/"):
                 self._answer(self.path.removeprefix("/v1/grapevine/"), self._body(BODY_BYTES))
             else:
@@ -195,6 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         if int(text) > limit:
             self.close_connection = True
             raise Refused(413, f"a request of {int(text)} bytes is over the limit of {limit}.")
+        self._timed.room += int(text)
         data = self.rfile.read(int(text))
         if len(data) < int(text):
             self.close_connection = True
@@ -259,7 +325,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, sentence: str) -> None:
         if status != 404:
-            self.server.say(f"Refused {self.client_address[0]}: {printable(sentence)}")
+            self.server.refuse(self.client_address[0], status, sentence)
         self._send(status, json.dumps(dict(error=sentence)).encode(), "application/json")
 
 

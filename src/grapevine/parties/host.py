@@ -15,6 +15,7 @@ from typing import Any
 
 from grapevine.core.errors import Later, Mistake
 from grapevine.core.store import write_atomically
+from grapevine.core.version import __version__
 from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import whole_lines
 from grapevine.parties.gate import Gate
@@ -53,6 +54,7 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
                 f"port {port} on {bind} is in use: stop the program that listens there, or change `port` in federation.toml."
             )
         registry = Registry(folder)
+        registry.audit.write("started", version=__version__)
         superlink = SuperLink(folder)
         gate = Gate((bind, port), registry, superlink.port, say).start()
         try:

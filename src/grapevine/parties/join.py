@@ -20,6 +20,7 @@ from grapevine.core import Client
 from grapevine.core.errors import Later, Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
+from grapevine.core.words import printable
 from grapevine.crypto.agreement import Identity, fingerprint
 from grapevine.jobs import clean, clean_result, heads, label_party, label_result
 from grapevine.jobs.folder import require_new, write_lines
@@ -34,7 +35,7 @@ from grapevine.parties.keys import Token, make_node_key, read_token, secret_hash
 from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
-from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock, printable
+from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock
 from grapevine.parties.rows import client_data, load_rows, own_scale, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk

@@ -16,7 +16,7 @@ import hashlib
 import ipaddress
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -31,6 +31,7 @@ from grapevine.crypto.stream import fresh_secret
 
 YEARS = 5  # of a certificate
 SECRET_BYTES = 16
+AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
 PREFIX = "grapevine-"
 
 
@@ -187,6 +188,39 @@ def make_node_key(folder: Path) -> str:
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
     (Path(folder) / "node.pub").write_text(public + "\n")
     return public
+
+
+def one_form(key: bytes) -> bytes:
+    """A public key in one form, whether it came as OpenSSH or as PEM; as it is if it is neither."""
+    try:
+        public = serialization.load_ssh_public_key(key) if key.startswith(b"ecdsa-") else serialization.load_pem_public_key(key)
+    except Exception:  # the library has several kinds of error for bytes that are no key
+        return key
+    return public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def node_signature(headers: Mapping[str, str]) -> bytes | None:
+    """The key, in one form, with which a Flower node signed the time in its headers; None if it did not, or at another time.
+
+    Flower checks the same once it has the whole request. Here it decides whether the rest of it is read at all.
+    """
+    try:
+        public, signature = (base64.b64decode(headers[f"flwr-{name}"], validate=True) for name in ("public-key", "signature"))
+        signed = headers["flwr-timestamp"]
+        age = (datetime.now(timezone.utc) - datetime.fromisoformat(signed)).total_seconds()
+        if not -AHEAD < age < BEHIND + AHEAD:
+            return None
+        key = _elliptic_public(serialization.load_pem_public_key(public))
+        key.verify(signature, signed.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+    except Exception:  # whatever a stranger may have put there
+        return None
+    return one_form(public)
+
+
+def _elliptic_public(key: object) -> ec.EllipticCurvePublicKey:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("not a key of a node")
+    return key
 
 
 def check_node_key(text: str) -> str:

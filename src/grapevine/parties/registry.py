@@ -28,10 +28,20 @@ from typing import Any
 
 from grapevine.core.errors import Later, Mistake
 from grapevine.core.version import __version__
+from grapevine.core.words import printable
 from grapevine.crypto.agreement import PUBLIC_BYTES, fingerprint
+from grapevine.parties.audit import Audit
 from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import check_name, read_if_there, write_toml
-from grapevine.parties.keys import Token, ca_fingerprint, check_node_key, new_secret, secret_hash
+from grapevine.parties.keys import (
+    AHEAD,
+    BEHIND,
+    Token,
+    ca_fingerprint,
+    check_node_key,
+    new_secret,
+    secret_hash,
+)
 from grapevine.run.folder import lock
 
 TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
@@ -41,7 +51,6 @@ CALL_SECONDS = 15  # for one call of a party
 REPLY_BYTES = 2**20  # of a reply of the host
 MODEL_BYTES = 2**31
 MODEL_SECONDS = 600  # for a party to fetch the model
-AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
 STATES = ("here", "at work", "in trouble", "left", "refused")
 NEWS = 20  # sentences about the job that a party hears of, at most, if it was away
 PHASES = ("gathering", "confirming", "running", "done", "failed")
@@ -84,6 +93,10 @@ class Registry:
     @property
     def host(self) -> Host:
         return load_host(self.folder)
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.folder)
 
     def roster(self) -> dict[str, dict[str, Any]]:
         return read_if_there(self.folder / "roster.toml")
@@ -128,6 +141,7 @@ class Registry:
             write_toml(self.folder / "invitations.toml", invitations, secret=True)
             if roster.pop(name, None):
                 write_toml(self.folder / "roster.toml", roster)
+            self.audit.write("invited", party=name, again=again)
         ca = ca_fingerprint((self.folder / "ca.crt").read_bytes())
         return Token(host.address, host.port, host.agreed.name, name, ca, secret)
 
@@ -188,6 +202,7 @@ class Registry:
                     raise Refused(409, f"'{other}' already has this key: every party must create its own key in its own folder.")
             roster[name] = entry
             write_toml(self.folder / "roster.toml", roster)
+            self.audit.write("joined", party=name, fingerprint=entry["fingerprint"])
             return self._pass(name)
 
     def hear(self, name: str, secret: bytes, process: str, state: str, confirmed: str, sentence: str) -> dict[str, Any]:
@@ -206,6 +221,11 @@ class Registry:
                     409, f"'{name}' is already connected from another process: stop that one, or wait {HERE_SECONDS} s."
                 )
             self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
+            if state in ("left", "refused"):
+                if old is None or old.state != state:
+                    self.audit.write(state, party=name, sentence=printable(sentence))
+            elif gone:
+                self.audit.write("came", party=name)
             return self.view()
 
     def view(self) -> dict[str, Any]:
@@ -277,6 +297,7 @@ class Registry:
             roster = {name: dict(entry, **{"in": name in names}) for name, entry in self.roster().items()}
             write_toml(self.folder / "roster.toml", roster)
             self.phase = "confirming"
+            self.audit.write("closed", parties=sorted(names))
 
     def start_anew(self) -> None:
         """As if the host had been started again: parties connect anew, and let rounds be repeated that its checkpoint lacks."""
@@ -287,6 +308,7 @@ class Registry:
         assert phase in PHASES
         with self._lock:
             self.phase, self.sentence, self.later = phase, sentence, later
+            self.audit.write(phase, **(dict(sentence=printable(sentence)) if sentence else {}))
 
 
 def _identity(text: str) -> bytes:
@@ -406,11 +428,6 @@ def _sentence(data: bytes, status: int, place: str) -> str:
     except (ValueError, KeyError, TypeError):
         pass
     return f"{place} answered with status {status}: check the address in the invitation."
-
-
-def printable(text: str, most: int = 600) -> str:
-    """What the other side wrote, for a terminal: no control characters, and not a page."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
 
 
 def short(hash: str) -> str:

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
-from grapevine.core.words import count
+from grapevine.core.words import count, printable
 from grapevine.report import parts
 from grapevine.report.charts.marks import DARK, LIGHT, LOOKS, OWN, SERIES
 from grapevine.report.parts import Chart, Part
@@ -75,7 +75,7 @@ def svg(sheet: Any) -> str:
 def _templates() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        undefined=jinja2.StrictUndefined, finalize=_words,
     )  # fmt: skip
     made.globals.update(LIGHT=LIGHT, DARK=DARK, LOOKS=LOOKS, SERIES=SERIES, MOST_LINES=parts.MOST_LINES)
     made.filters.update(
@@ -84,6 +84,11 @@ def _templates() -> jinja2.Environment:
         anchor=lambda name: "".join(c if c.isalnum() else "-" for c in name.lower()),
     )  # fmt: skip
     return made
+
+
+def _words(value: Any) -> Any:
+    """Names that others chose are printable here, too; Markup is ours."""
+    return "\n".join(printable(line, len(line)) for line in value.split("\n")) if type(value) is str else value
 
 
 def _number(value: float) -> str:
