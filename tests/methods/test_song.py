@@ -28,6 +28,19 @@ def together(programs):
     return [done[i] for i in range(len(programs))], sums
 
 
+@pytest.fixture
+def one_after_another(monkeypatch):
+    """Programs that run alongside each other in turn, so that a test can tell their sums apart."""
+
+    def in_turn(*programs):
+        done = []
+        for program in programs:
+            done.append((yield from program))
+        return done
+
+    monkeypatch.setattr(song, "alongside", in_turn)
+
+
 def tune(rows, labels, C, scale="auto", told=None):
     return together([tune_scale.tune(tune_scale.Table(X), y, folds(y, np.random.default_rng(0)), C, told or Told(), scale)
                      for X, y in zip(rows, labels)])  # fmt: skip
@@ -141,6 +154,24 @@ def test_all_parties_know_the_same_and_label_well():
     assert songs[0].expected["given"].sum() == 180 and songs[0].expected["rows"].sum() == 36
 
 
+def test_programs_alongside_each_other_hear_what_they_would_hear_alone():
+    def adds(n, times):
+        heard = []
+        for i in range(times):
+            heard.append((yield np.arange(n) + 10.0 * i))
+        return heard
+
+    def both():
+        return (yield from song.alongside(adds(2, 3), adds(4, 1), adds(1, 0)))
+
+    found, sums = together([both(), both()])
+    assert [s.size for s in sums] == [6, 2, 2]
+    for a, b, none in found:
+        np.testing.assert_array_equal(a, [[0, 2], [20, 22], [40, 42]])
+        np.testing.assert_array_equal(b, [[0, 2, 4, 6]])
+        assert none == []
+
+
 def test_hidden_labels_are_judged_by_those_who_have_not_heard_them():
     """Labels that are chance cannot be found again: an estimate that had heard them would say 100 %."""
     rows, _, truth = parties(spread=3.0, labelled=30)
@@ -150,7 +181,7 @@ def test_hidden_labels_are_judged_by_those_who_have_not_heard_them():
     assert songs[0].expected["n"] == 90 and songs[0].expected["right"] < 48  # 30 ± 4.5 expected
 
 
-def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same():
+def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same(one_after_another):
     """A class that only nine rows may get: its sums are zero. And sums of two fits differ by far more than single rows."""
     rows, labels, truth = parties(C=2, d=6)
     labels[0] = np.array([2] * 3 + [0] * 9)  # class 2: three labels far from everything
@@ -168,7 +199,7 @@ def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same():
     assert nearest > 0.1
 
 
-def test_a_head_on_few_labels_is_not_made():
+def test_a_head_on_few_labels_is_not_made(one_after_another):
     """Fewer than ten labels of a class, or more numbers than two thirds of what the labelled rows consist of: no such sums."""
     rows, labels, _ = parties(labelled=6)
     songs, sums = together([song.sing(s) for s in singers(rows, labels, 3)])

@@ -72,7 +72,7 @@ def class_shares(counts: np.ndarray) -> np.ndarray:
 
 def balanced(Q: np.ndarray, mean: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """One step towards these class shares: rows of Q, whose mean over all parties' rows is `mean`."""
-    Q = Q * (shares / np.maximum(mean, LEAST))
+    Q = Q * (shares / np.maximum(mean, LEAST)).astype(Q.dtype)
     return Q / Q.sum(-1, keepdims=True)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -45,17 +46,19 @@ from grapevine.methods.tune import CELL, Program, Tuned
 SUBSET = 0.6  # of a party's rows, in each class sum
 DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
 POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
-BALANCE = 8  # steps
+BALANCE = 8  # steps at the most
+NEAR = 0.01  # a relative change at which balancing and Newton's steps end
 TRUST = 1.0  # in a hidden label's loss, where candidates are averaged
 SHRINKAGES = (0.05, 0.2, 0.5)
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
 WIDEST = 1500  # features of a ridge regression
 STEPS = 20  # of a logistic regression
 OPENED = 2 / 3  # of the numbers that labelled rows consist of, at the most
-NEWTON = 6  # steps
+NEWTON = 6  # steps at the most
 REFITS = 2
 BINS = 20
-MEDIANS = dict(lda=0.5, graph=0.4, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
+DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels do not speak for voices that are surer than they say
+MEDIANS = dict(lda=1.0, graph=0.2, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 
 
 @dataclass(frozen=True)
@@ -111,38 +114,53 @@ class Song:
 def sing(own: Singer) -> Program:
     """Voices, weights and the mixture; then twice more with what the mixture says."""
     C = own.Z.shape[-1]
-    graph, shares = yield from _graph_voice(own)
-    total = yield triangle(own.X.T @ own.X)
-    mean_square = symmetric(total, own.X.shape[1]) / own.tuned.rows
-    voices: dict[str, np.ndarray] = dict(graph=graph)
-    heads: dict[str, list[Head]] = {}
-    voices["lda"], heads["lda"], shrink = yield from _lda_voice(own, graph, mean_square, "first")
-    pooled = yield from _pooled_voice(own, mean_square)
+    mean_square = symmetric((yield triangle(own.X.T @ own.X)), own.X.shape[1]) / own.tuned.rows
+    alone = own.keep("own voice", lambda: _own_voice(own)) if len(np.unique(own.y)) > 1 else None
+    by_own = np.broadcast_to(np.float32(-np.log(C)), (FOLDS, len(own.X), C)) if alone is None else alone
+    (graph, lda, shares), pooled, by_own = yield from alongside(
+        _first_voices(own, mean_square), _pooled_voice(own, mean_square), _at_best(own, by_own)
+    )
+    voices: dict[str, np.ndarray] = dict(graph=graph, lda=lda.voice, own=by_own)
+    heads: dict[str, list[Head]] = dict(lda=lda.heads)
     if pooled:
         voices["pooled"], heads["pooled"] = pooled
-    alone = own.keep("own voice", lambda: _own_voice(own)) if len(np.unique(own.y)) > 1 else None
-    voices["own"] = alone if alone is not None else np.full((FOLDS, len(own.X), C), -np.log(C))
-    for name in ("graph", "own"):
-        voices[name] = yield from _at_best(own, voices[name])
+    weights: dict[str, float] = {}
+    head_weights: dict[str, float] = {}
     for refit in range(REFITS + 1):
-        weights, head_weights = yield from _weights(own, voices)
+        weights, head_weights = yield from _weights(own, voices, weights, head_weights)
         mixture = sum(weights[name] * voice for name, voice in voices.items())
         if refit == REFITS:
             break
         Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
-        voices["lda"], heads["lda"], shrink = yield from _lda_voice(
-            own, np.log(np.maximum(Q, LEAST)), mean_square, f"refit {refit}", shrink
+        lda, voices["home"] = yield from alongside(
+            _lda_voice(own, Q, mean_square, f"refit {refit}", lda.shrink), _home_voice(own, softmax(mixture, -1))
         )
-        voices["home"] = yield from _home_voice(own, softmax(mixture, -1))
+        voices["lda"], heads["lda"] = lda.voice, lda.heads
         if own.smooth:
             voices["smooth"] = yield from _smooth_voice(own, Q)
-    P = softmax(mixture, -1)
-    hidden = own.hidden(P)
+    P, hidden = softmax(mixture[0].astype(np.float64), -1), softmax(own.hidden(mixture).astype(np.float64), -1)
     own_hidden = None if alone is None else own.hidden(alone)
-    expected = yield from _judged(own, P[0], hidden, own_hidden)
-    return Song(P[0], hidden, None if alone is None else alone[0], own_hidden, weights,
+    expected = yield from _judged(own, P, hidden, own_hidden)
+    return Song(P, hidden, None if alone is None else alone[0], own_hidden, weights,
                 {name: kept[0] for name, kept in heads.items()}, head_weights, expected,
                 {name: voice[0] for name, voice in voices.items()})  # fmt: skip
+
+
+def alongside(*programs: Program) -> Program:
+    """Programs in step, whose sums travel together: what each of them returns."""
+    done: list[Any] = [None] * len(programs)
+    heard: dict[int, Any] = dict.fromkeys(range(len(programs)))
+    while True:
+        asked = {}
+        for i, total in heard.items():
+            try:
+                asked[i] = programs[i].send(total)
+            except StopIteration as end:
+                done[i] = end.value
+        if not asked:
+            return done
+        total = yield np.concatenate(list(asked.values()))
+        heard = dict(zip(asked, np.split(total, np.cumsum([len(values) for values in asked.values()])[:-1])))
 
 
 def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Program:
@@ -183,8 +201,8 @@ def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
 
 def _at_best(own: Singer, voice: np.ndarray) -> Program:
     """The voice at the temperature at which it finds hidden labels best: log-probabilities."""
-    losses = yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
-    return log_softmax(TEMPERATURES[losses.argmin()] * voice, -1)
+    losses = (yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)) + DOUBT
+    return log_softmax(np.float32(TEMPERATURES[losses.argmin()]) * voice, -1)
 
 
 def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -> Program:
@@ -195,7 +213,16 @@ def _balance(Q: np.ndarray, mass: np.ndarray, rows: float, shares: np.ndarray) -
         mean = sums.reshape(*Q.shape[:-2], 1, Q.shape[-1]) / rows
         found = mean if found is None else found
         Q = balanced(Q, mean, shares)
+        if np.abs(np.log(np.maximum(mean, LEAST) / np.maximum(shares, LEAST))).max() < NEAR:
+            break
     return Q, found
+
+
+def _first_voices(own: Singer, mean_square: np.ndarray) -> Program:
+    """Propagation, and linear discriminant analysis on what it says."""
+    graph, shares = yield from _graph_voice(own)
+    lda, graph = yield from alongside(_lda_voice(own, graph, mean_square, "first"), _at_best(own, graph))
+    return graph, lda, shares
 
 
 def _graph_voice(own: Singer) -> Program:
@@ -217,12 +244,24 @@ def _graph_voice(own: Singer) -> Program:
     weight = softmax(-TRUST * losses)
     mixed = np.einsum("j,jfnc->fnc", weight, log_Q)
     shares = weight[J:].sum() * prior + weight[:J] @ found[:, 0, 0]
-    return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)), shares
+    return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)).astype(np.float32), shares
+
+
+@dataclass
+class Lda:
+    """A voice, its heads by fold, and which of `SHRINKAGES` it has."""
+
+    voice: np.ndarray
+    heads: list[Head]
+    shrink: int
 
 
 def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: str, shrink: int | None = None) -> Program:
     """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them. `when`
-    names the draw of the rows: the same draw twice, and the difference of two sums is a row whose label has changed."""
+    names the draw of the rows: the same draw twice, and the difference of two sums is a row whose label has changed.
+
+    All labels were heard by fold 0, so its class sums are those of all six draws together; that opens nothing more.
+    """
     C, d, m = before.shape[-1], own.X.shape[1], len(own.y)
     hard = before.argmax(-1)
     if own.told.q == 0:
@@ -233,13 +272,15 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     N = np.where(np.rint(N) >= DRAWN, np.rint(N), 0.0)
     sums = yield np.stack([(y @ own.X) * (N[f] > 0)[:, None] for f, y in enumerate(Y)]).ravel()
     M = sums.reshape(FOLDS, C, d)
+    N, M = np.concatenate([N.sum(0)[None], N[1:]]), np.concatenate([M.sum(0)[None], M[1:]])
     shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)
     heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), shrinkages) for f in range(FOLDS)]
-    scores = [np.stack([head[g](own.X) for head in heads]) for g in range(len(shrinkages))]
-    losses = yield np.concatenate([tempered(s, own.y, own.fold, own.told, TEMPERATURES) for s in scores])
-    g, t = divmod(int(losses.argmin()), len(TEMPERATURES))
+    hidden = [np.stack([head[g](own.X[:m]) for head in heads]) for g in range(len(shrinkages))]
+    losses = yield np.concatenate([tempered(h, own.y, own.fold, own.told, TEMPERATURES) for h in hidden])
+    g, t = divmod(int((losses + np.tile(DOUBT, len(shrinkages))).argmin()), len(TEMPERATURES))
     chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
-    return log_softmax(TEMPERATURES[t] * scores[g], -1), chosen, g if shrink is None else shrink
+    voice = np.stack([log_softmax(head(own.X), -1).astype(np.float32) for head in chosen])
+    return Lda(voice, chosen, g if shrink is None else shrink)
 
 
 def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.ndarray:
@@ -269,11 +310,11 @@ def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Program:
         head, without = yield from _ridge(own, X, Y)
     else:
         return None
-    voice = np.repeat(head(own.X)[None], FOLDS, 0)
+    voice = np.repeat(head(own.X).astype(np.float32)[None], FOLDS, 0)
     voice[own.fold, np.arange(len(own.y))] = without
     losses = yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
     t = TEMPERATURES[losses.argmin()]
-    return log_softmax(t * voice, -1), [Head(t * head.W, t * head.b)]
+    return log_softmax(np.float32(t) * voice, -1), [Head(t * head.W, t * head.b)]
 
 
 def _ridge(own: Singer, X: np.ndarray, Y: np.ndarray) -> Program:
@@ -321,7 +362,7 @@ def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray
 def _own_voice(own: Singer) -> np.ndarray:
     """The party's own regression, where it has labels of two classes. Nothing is sent."""
     C, m = own.Z.shape[-1], len(own.y)
-    out = np.full((FOLDS, len(own.X), C), -np.log(C))
+    out = np.full((FOLDS, len(own.X), C), -np.log(C), np.float32)
     for f in range(FOLDS):
         heard = own.fold != f
         head = own_head(own.X[:m][heard], own.y[heard], C)
@@ -332,10 +373,10 @@ def _own_voice(own: Singer) -> np.ndarray:
 
 def _home_voice(own: Singer, P: np.ndarray) -> Program:
     """How much more of each class lies here than elsewhere, by the mixture: the same for all rows of a party."""
-    shares = (yield P.sum(1).ravel()).reshape(FOLDS, -1) / own.tuned.rows
+    shares = (yield P.sum(1, dtype=np.float64).ravel()).reshape(FOLDS, -1) / own.tuned.rows
     shares = np.maximum(shares, LEAST)
     home = np.stack([np.log(home_shares(p, s) / s) for p, s in zip(P, shares)])
-    return np.repeat(home[:, None], len(own.X), 1)
+    return np.broadcast_to(home.astype(np.float32)[:, None], P.shape)
 
 
 def _smooth_voice(own: Singer, Q: np.ndarray) -> Program:
@@ -345,18 +386,20 @@ def _smooth_voice(own: Singer, Q: np.ndarray) -> Program:
     return (yield from _at_best(own, np.log(np.maximum(own.rows(nodes), LEAST))))
 
 
-def _weights(own: Singer, voices: dict[str, np.ndarray]) -> Program:
-    """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels."""
-    later = [name for name in voices if name in ("lda", "pooled")]
-    sets = [list(voices), later]
-    hidden = [np.stack([own.hidden(voices[name]) for name in names]) for names in sets]
+def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, float]) -> Program:
+    """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels; found in steps
+    from those `before`, the same for all parties."""
+    sets = [list(voices), [name for name in voices if name in ("lda", "pooled")]]
+    hidden = [np.stack([own.hidden(voices[name]) for name in names]).astype(np.float64) for names in sets]
     medians = [np.array([MEDIANS[name] for name in names]) for names in sets]
-    theta = [np.log(median) for median in medians]
+    theta = [np.log([known.get(name, MEDIANS[name]) for name in names]) for names, known in zip(sets, before)]
     for _ in range(NEWTON):
         parts = [newton_sums(h, own.y, t, own.told) for h, t in zip(hidden, theta)]
         sums = yield np.concatenate(parts)
-        ends = np.cumsum([0, *map(len, parts)])
+        ends, last = np.cumsum([0, *map(len, parts)]), theta
         theta = [newton_step(sums[a:b], t, median) for a, b, t, median in zip(ends, ends[1:], theta, medians)]
+        if max(np.abs(t - u).max() for t, u in zip(theta, last)) < NEAR:
+            break
     weights = [dict(zip(names, np.exp(t).tolist())) for names, t in zip(sets, theta)]
     return weights[0], weights[1]
 
