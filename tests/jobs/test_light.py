@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-JOB = """
+NO_TORCH = """
 import json, sys
 
 class NoTorch:
@@ -18,10 +19,17 @@ class NoTorch:
             raise ImportError("torch is not loaded here")
 
 sys.meta_path.insert(0, NoTorch())
+"""
+JOB = """
 from grapevine.cli.main import main
 code = main(sys.argv[1:], standalone_mode=False)
 print(json.dumps(dict(code=code, heavy=[name for name in ("flwr", "datasets", "polars") if name in sys.modules])))
 """
+
+
+def run(code: str, *args: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", NO_TORCH + code, *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
 
 
 @pytest.mark.parametrize("method", ["chorus", "xclp"])
@@ -35,8 +43,25 @@ def test_label_on_tables_never_loads_torch(method, tmp_path):
         (tmp_path / f"{name}.csv").write_text("a,b,c,label\n" + "\n".join(lines) + "\n")
     command = ["label", "north.csv", "south.csv", "--label", "label", "--method", method, "--secure", "mlwe", "--out", "labels"]
     command += ["--bits", "256"]
-    done = subprocess.run([sys.executable, "-c", JOB, *command], cwd=tmp_path, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TORCH + JOB, *command], cwd=tmp_path, capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["heavy"] == []
     assert (tmp_path / "labels" / "report.html").exists()
     assert len((tmp_path / "labels" / "north" / "labels.csv").read_text().splitlines()) == 61
+
+
+PARTY = """
+import grapevine.parties.join, grapevine.parties.worker
+from grapevine.jobs.settings import LabelSettings
+from grapevine.parties.agreement import Agreement
+agreed = Agreement("abc", "label", 3, LabelSettings().agreed(), (2,), features=("a", "b"), parties=("x", "y", "z"))
+agreed.check()
+print(agreed.made.name, agreed.models(0))
+"""
+
+
+def test_a_party_of_a_label_job_never_loads_torch(tmp_path):
+    done = run(PARTY, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "chorus None\n"), done.stderr

@@ -20,7 +20,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.parties import files
+from grapevine.parties import files, networks
 from grapevine.parties import join as joining
 from grapevine.parties.federation import load_party
 from grapevine.parties.host import roster_digest
@@ -165,18 +165,18 @@ def test_a_model_of_another_kind_is_not_adopted(tmp_path, change):
     path = net.strict()[0] / "model.safetensors"
     good = path.read_bytes()
     with pytest.raises(Mistake, match="not the agreed model"):
-        joining.adopt_model(path, replace(train_agreement(), **change), blobs("north"))
+        networks.adopt_model(path, replace(train_agreement(), **change), blobs("north"))
     assert not path.exists()
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(Mistake, match="not the agreed model"):
-        joining.adopt_model(path, train_agreement(), blobs("north"))
+        networks.adopt_model(path, train_agreement(), blobs("north"))
 
 
 def test_an_adopted_model_has_the_partys_own_scaling(tmp_path):
     agreed = train_agreement(seed=3, settings=dict(TRAIN, rounds=12, set=dict(lr="0.5", epochs="5")))
     net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], agreed)
     path, who = net.strict()[0] / "model.safetensors", blobs("north", 1, n=90)
-    joining.adopt_model(path, agreed, who)
+    networks.adopt_model(path, agreed, who)
     guesses = gv.load(path.parent).predict(who.x.astype(np.float32))
     assert np.mean([guess == str(i % 3) for i, guess in enumerate(guesses)]) > 0.9
 

@@ -11,23 +11,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grapevine import methods
-from grapevine.core import Meter, Method, ModelSource, with_settings
+from grapevine.core import Method
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
 from grapevine.data.columns import Layout, numbers
 from grapevine.jobs import label
-from grapevine.jobs.settings import CleanSettings, LabelSettings
-from grapevine.learn.averages import secured
-from grapevine.methods.mp_ssfl import Clean
+from grapevine.jobs.settings import LabelSettings
 from grapevine.parties.files import check_name
 from grapevine.parties.settings import JOBS
-from grapevine.run import privacy
-from grapevine.run.experiment import check_head
-from grapevine.run.model import model_source
 from grapevine.run.settings import RunSettings
+
+if TYPE_CHECKING:
+    from grapevine.core import ModelSource
 
 
 @dataclass(frozen=True)
@@ -97,27 +94,11 @@ class Agreement:
             )
         if self.job not in JOBS:
             raise Mistake(f"job '{self.job}' is not known: use {', '.join(JOBS)}.")
-        return dict(label=self._label, train=self._train, clean=self._clean)[self.job]()
+        if self.job != "label":
+            from grapevine.parties import networks  # here, so that a party of a label job does not load torch
 
-    def _label(self) -> Method:
+            return networks.method(self)
         return label.make_method(LabelSettings.from_dict({**self.settings, "seed": self.seed}))
-
-    def _clean(self) -> Method:
-        s = CleanSettings.from_dict(self.settings)
-        if s.epochs is None or s.model is None:
-            raise Mistake("clean: the agreement must name the epochs and the model.")
-        return Clean(s.tau, s.upsilon, s.epochs, scale=s.scale, counts=s.counts, impute=s.impute)
-
-    def _train(self) -> Method:
-        if ":" in self.method:  # a file of the party's disk, chosen by the host
-            raise Mistake(f"method '{self.method}' is a file, but parties need a method by name: install it as an entry point.")
-        texts = {name: str(value) for name, value in self.settings.get("set", {}).items()}
-        method = with_settings(methods.find(self.method), texts)
-        places = {"server", "both"} if self.server else {"clients"}
-        if not places & method.takes:
-            raise Mistake(f"{method.name} needs labels at the host as well: give the host labelled rows with --server FILE."
-                          if not self.server else f"{method.name} cannot use the host's rows: leave --server out.")  # fmt: skip
-        return secured(method) if self.settings.get("secure_average") else method
 
     def run_settings(self, seed: int) -> RunSettings:
         """Of a training job."""
@@ -129,7 +110,9 @@ class Agreement:
         """Networks for the agreed rows and classes; None for the label job, which trains nothing."""
         if self.job == "label":
             return None
-        return model_source(self.made, self.settings["model"], self.shape, len(self.classes), self.settings.get("norm"), seed)
+        from grapevine.parties import networks
+
+        return networks.models(self, seed)
 
     # ------------------------------------------------------------ refusals
 
@@ -173,9 +156,6 @@ class Agreement:
         if self.settings.get("secure_average") and self.settings["per_round"] < len(self.parties):
             raise Mistake("the host could compare masked averages over changing parties: use --per-round "
                           f"{len(self.parties)}, so that all take part in every round.")  # fmt: skip
-        models = self.models(0)
-        assert models is not None
-        models.new(None, Meter())
-        check_head(method, models, len(self.classes))
-        if self.job == "train":
-            privacy.check(method, self.run_settings(0), models)
+        from grapevine.parties import networks
+
+        networks.check(self, method)

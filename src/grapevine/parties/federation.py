@@ -25,9 +25,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grapevine.core import Client, Method, ModelSource, Server, Transport
+from grapevine.core import Client, Method, Server, Transport
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
@@ -38,8 +38,10 @@ from grapevine.parties.agreement import Agreement
 from grapevine.parties.audit import Audit
 from grapevine.parties.files import read_if_there, read_toml, write_toml
 from grapevine.parties.rows import client_data, load_rows, save_rows, server_rows
-from grapevine.run import privacy
 from grapevine.run.simulate import Simulation
+
+if TYPE_CHECKING:
+    from grapevine.core import ModelSource
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ class Member:
     def hand_budget(self, client: Client) -> None:
         """What it may spend in a training job with noise, and the ledger to write that into."""
         if self.agreed.job == "train" and self.agreed.settings.get("dp"):
-            client.private = privacy.of_party(self.agreed.run_settings(self.seed), self.agreed.hash)
+            from grapevine.parties import networks
+
+            client.private = networks.budget(self.agreed, self.seed)
             client.ledger = self.ledger
 
 

@@ -4,17 +4,13 @@ are, work, take the results, leave. Private keys never leave the party's folder,
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from grapevine.core import Client
 from grapevine.core.errors import Later, Mistake
@@ -22,7 +18,7 @@ from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.core.words import printable
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.jobs import clean, clean_result, heads, label_party, label_result
+from grapevine.jobs import heads, label_party, label_result
 from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
 from grapevine.methods.chorus import Chorus
@@ -36,11 +32,10 @@ from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
 from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock
-from grapevine.parties.rows import client_data, load_rows, own_scale, read_rows, save_rows
+from grapevine.parties.rows import client_data, load_rows, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk
 from grapevine.run.folder import lock
-from grapevine.run.model import Model, save_model
 
 TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
@@ -388,10 +383,9 @@ class _Stay:
             found.save(out / heads.HEADS)
 
     def _write_cleaned(self, out: Path) -> None:
-        rows, client = self._client()
-        by = client.memory["moments"]
-        scaled = (by["mean"].numpy(), by["std"].numpy()) if self.agreed.settings["scale"] == "standard" else None
-        clean_result.write_party(out, clean.party_cleaned(rows, client, self.agreed.classes, scaled, self.seen))
+        from grapevine.parties import networks
+
+        networks.write_cleaned(out, self.agreed, *self._client(), self.seen)
 
     def _write_model(self, out: Path) -> None:
         """The host's model with this party's own scaling, for `grapevine predict`."""
@@ -402,24 +396,9 @@ class _Stay:
         except Refused:
             return  # a method whose models stay at the parties
         (out / "model.safetensors").write_bytes(data)
-        adopt_model(out / "model.safetensors", self.agreed, load_rows(self.folder))
+        from grapevine.parties import networks
 
-
-def adopt_model(path: Path, agreed: Agreement, rows: Party) -> None:
-    """Check that a model is of the agreed kind before anything is built from it, and put this party's scaling in."""
-    try:
-        with safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["grapevine"])
-        wanted = dict(method=agreed.made.name, model=agreed.settings["model"], shape=list(agreed.shape),
-                      classes=list(agreed.classes))  # fmt: skip
-        same = all(about.get(key) == value for key, value in wanted.items())
-    except (SafetensorError, KeyError, ValueError, TypeError):
-        same = False
-    if not same:
-        path.unlink()
-        raise Mistake("the host sent something that is not the agreed model: ask it what happened.")
-    model = Model.load(path.parent)
-    save_model(path, replace(model, scale=own_scale(rows.x, agreed)), about["model"], about["norm"], about["seed"])
+        networks.adopt_model(out / "model.safetensors", self.agreed, load_rows(self.folder))
 
 
 def check_pins(roster: dict[str, str], *files: Path | None) -> dict[str, str]:

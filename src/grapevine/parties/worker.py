@@ -18,11 +18,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
 from grapevine.core import run_step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import Memory
+from grapevine.core.tensors import one_thread
 from grapevine.jobs.disclosure import entries
 from grapevine.parties.federation import Member, load_party
 from grapevine.parties.memory import recall, remember
@@ -83,7 +82,6 @@ class Worker:
         return self._member
 
     def _run(self, run: int, request: dict[str, Any]) -> bytes:
-        torch.set_num_threads(1)  # in every runtime, so that sums repeat bit for bit
         party = self._load()
         if request["hash"] != party.agreed.hash:
             raise Mistake(f"the host's settings differ from those {party.name} agreed to: join again with a new invitation.")
@@ -92,6 +90,7 @@ class Worker:
             return party.store.get(kept.reply)
         memory = Memory(party.store, kept.now)
         client, method = party.client(memory), party.agreed.made
+        one_thread()
         of, program = self._running
         client.running = program if of == kept.now else None
         self._running = ({}, None)

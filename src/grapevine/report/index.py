@@ -33,7 +33,9 @@ def make(folder: str | Path) -> Page:
     folder = Path(folder)
     runs = list(found(folder))
     if not runs:
-        raise Mistake(f"{folder} holds no run of Grapevine: name the folder that a run's --out named, or one with runs in it.")
+        raise Mistake(
+            f"{folder} holds no run of Grapevine: give the folder of a run, as its --out named it, or one with runs in it."
+        )
     rows = [_row(path, path.relative_to(folder).as_posix()) for path in runs]
     states = [row["state"] for row in rows]
     told = ", ".join(f"{states.count(name)} {name}" for name in dict.fromkeys(states))
