@@ -54,12 +54,14 @@ class Job:
         xclp = CrossClientPropagation(protocol("plain"), 1024, 5, ALPHA, "code", True, spread("private"))
         method, data = Chorus(xclp), {name: party.data() for name, party in who.items()}
         watched = Watched(method, dict(data), None, seed=1)
-        before = together.opened, CrossClientPropagation.receive, CrossClientPropagation.run
+        before, alongside = (together.opened, CrossClientPropagation.receive, CrossClientPropagation.run), song.alongside
         self._note(*before)
+        song.alongside = _in_turn  # a party can take sums that travel together apart
         try:
             method.round(Server(method, list(data), watched, None, (), 1), method.setup(None))  # type: ignore[arg-type]
         finally:
             together.opened, CrossClientPropagation.receive, CrossClientPropagation.run = before  # type: ignore[method-assign]
+            song.alongside = alongside
             watched.close()
         self.seen = watched.seen
         memories = {name: Memory(watched.store, watched.manifests[name]) for name in who}
@@ -106,6 +108,13 @@ class Job:
         labels = [self.truth(name) for name in names]
         prior = np.mean([np.bincount(y).max() / len(y) for y in labels])
         return dict(right=float(np.mean(guess == np.concatenate(labels))), prior=float(prior))
+
+
+def _in_turn(*programs: Any) -> Any:
+    done = []
+    for program in programs:
+        done.append((yield from program))
+    return done
 
 
 class _Client:

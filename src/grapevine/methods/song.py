@@ -128,7 +128,9 @@ def sing(own: Singer) -> Program:
     head_weights: dict[str, float] = {}
     for refit in range(REFITS + 1):
         weights, head_weights = yield from _weights(own, voices, weights, head_weights)
-        mixture = sum(weights[name] * voice for name, voice in voices.items())
+        mixture = np.zeros_like(graph)
+        for name, voice in voices.items():
+            mixture += weights[name] * voice
         if refit == REFITS:
             break
         Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
