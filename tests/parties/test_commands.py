@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -17,9 +18,10 @@ from grapevine.parties import files, keys
 from grapevine.parties import join as joining
 from grapevine.parties.doctor import examine
 from grapevine.parties.federation import load_host
-from grapevine.parties.policy import read_policy, willing
+from grapevine.parties.policy import policy_file, read_policy, willing
 from grapevine.parties.processes import free_port
 from grapevine.parties.settings import JOBS, Source, agreed_fields
+from grapevine.run.folder import lock
 
 
 def findings(token: str | None, source: Source = Source()) -> dict:  # noqa: B008
@@ -74,6 +76,40 @@ def test_the_host_command_makes_a_folder_and_prints_invitations(tmp_path):
     made = files.read_toml(tmp_path / "trial" / "federation.toml")["agreed"]
     assert (made["settings"]["secure"], made["quorum"], made["job"]) == ("psm", 3, "label")
     assert run("host", folder, "--invite", "south").exit_code == 0
+
+
+def test_an_invitation_is_complete(tmp_path):
+    """The command that is printed works as it is, but for the name of the party's own file."""
+    path, folder = write_table(tmp_path / "n.csv", blobs("north"), label="the kind"), str(tmp_path / "in here" / "trial")
+    words = ("--parties", "north,south,east", "--schema", str(path), "--label", "the kind", "--id", "id", "--port", "4711")
+    done = run("host", folder, *words, "--address", "host.example.org", "--invite", "north")
+    assert "grapevine join --token-file north.token --data FILE --label 'the kind' --id id\n" in done.output
+    assert f"reach this host at host.example.org:4711. Start it with: grapevine host '{folder}'" in done.output
+    assert "--label 'the kind' --id id\n" in run("host", folder, "--invite", "south").output  # another day
+    done = run("host", str(tmp_path / "b"), *words, "--address", "localhost", "--invite", "north")
+    assert "localhost means this machine only" in done.output
+    words = (*words, "--address", "127.0.0.1", "--bind", "127.0.0.1", "--invite", "north")
+    assert "means this machine only" not in run("host", str(tmp_path / "c"), *words).output
+
+
+def test_a_party_is_excluded_by_name(host, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr("grapevine.cli.parties.run_host", ran.append)
+    for name in ("north", "south", "east"):
+        host.enrol(name, tmp_path / name)
+    folder = str(host.folder)
+    for name, why in (("west", "has not joined"), ("north", "and the quorum is 3")):
+        done = run("host", folder, "--exclude", name)
+        assert done.exit_code == 2 and why in done.output and not ran
+    files.write_toml(host.folder / "federation.toml", dict(files.read_toml(host.folder / "federation.toml"),
+                     agreed=label_agreement(quorum=3, parties=("east", "north", "south", "west")).to_dict()))  # fmt: skip
+    host.enrol("west", tmp_path / "west")
+    assert run("host", folder, "--exclude", "north").exit_code == 0 and ran == [host.folder]
+    assert load_host(host.folder).keys.keys() == {"east", "south", "west"}
+    assert host.registry.audit.lines()[-1]["event"] == "excluded"
+    with lock(host.folder / "lock"):  # a host at work sees it in the books
+        done = run("host", folder, "--exclude", "north")
+    assert "The host that is running goes on" in done.output and len(ran) == 1
 
 
 def test_the_host_takes_its_columns_from_a_table(tmp_path):
@@ -158,17 +194,42 @@ def test_an_invitation_is_not_taken_from_the_arguments(tmp_path, monkeypatch):
     assert "GRAPEVINE_TOKEN" not in os.environ
 
 
+def test_a_token_file_is_read_with_care(tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "PATIENCE_SECONDS", 0)
+    token = keys.Token("127.0.0.1", free_port(), "trial", "north", "ab" * 32, bytes(16)).text()
+    path = tmp_path / "north.token"
+    path.write_text(f"{token[:30]}\n{token[30:]}\n")  # mail programs break lines
+    path.chmod(0o644)
+    words = ("--home", str(tmp_path / "home"), "--data", "x.csv", "--label", "kind")
+    assert "chmod 600" in run("join", "--token-file", str(path), *words).output
+    path.chmod(0o600)
+    done = run("join", "--token-file", str(path), *words)
+    assert "chmod 600" not in done.output and done.exit_code == 75
+    assert CliRunner().invoke(main, ["join", "--token-file", "-", *words], input=path.read_text()).exit_code == 75
+    for bad in (b"", b"\xff\xfe", b"a" * 100_000, b"grapevine-", b"\x1b[2J" + token.encode()):
+        path.write_bytes(bad)
+        done = run("join", "--token-file", str(path), *words)
+        assert done.exit_code == 2 and "\x1b" not in done.output and "Traceback" not in done.output
+    for bad in (tmp_path, Path("/dev/zero")):
+        done = run("join", "--token-file", str(bad), *words)
+        assert done.exit_code == 2 and "Traceback" not in done.output
+
+
 # ---------------------------------------------------------------- the policy
 
 
 POLICY = """\
 hosts = ["host.example.org:8443"]
 jobs = ["label", "train"]
-methods = ["fedavg"]
+methods = ["chorus", "fedavg", "xclp", "mp-ssfl"]
 protocols = ["mlwe", "psm"]
 quorum = 3
 """
 PLACE = "host.example.org:8443"
+
+
+def xclp(**set):
+    return train_agreement(quorum=3, method="xclp", settings=dict(TRAIN, set=set))
 
 
 def policy(folder, text: str = POLICY) -> Path:
@@ -184,7 +245,13 @@ def policy(folder, text: str = POLICY) -> Path:
         (train_agreement(quorum=3), PLACE, None),
         (label_agreement(), "evil.example.org:8443", "host evil.example.org:8443, but the policy allows host.example.org"),
         (clean_agreement(quorum=3), PLACE, "job clean, but the policy allows label, train"),
-        (train_agreement(quorum=3, method="tuor"), PLACE, "method tuor, but the policy allows fedavg"),
+        (train_agreement(quorum=3, method="fedprox"), PLACE, "method fedprox, but the policy allows chorus, fedavg"),
+        (train_agreement(quorum=3, method="xclp"), PLACE, None),
+        (xclp(hamming="plain"), PLACE, "protocol plain, but the policy allows mlwe, psm"),
+        (xclp(spread="paper"), PLACE, "protocol paper, but the policy allows mlwe, psm"),
+        (label_agreement(settings=dict(LABEL, method="xclp", spread="paper")), PLACE, "protocol paper, but the policy"),
+        (label_agreement(), "HOST.example.org:8443", None),
+        (label_agreement(), "host.example.org:9999", "host host.example.org:9999, but"),
         (label_agreement(settings=dict(LABEL, secure="plain")), PLACE, "protocol plain, but the policy allows mlwe, psm"),
         (train_agreement(), PLACE, "quorum 2, but the policy asks for 3 or more"),
     ],
@@ -199,10 +266,52 @@ def test_a_policy_with_an_epsilon_wants_differential_privacy(tmp_path):
     assert made.outside(label_agreement(), PLACE) == ["no differential privacy, but the policy allows at most ε 3"]
     spends = [train_agreement(settings=dict(TRAIN, dp=e)) for e in (2.0, 3.0, 8.0)]
     assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, but the policy allows at most ε 3"]]
+    both = SimpleNamespace(job="label", method="", quorum=3, made=None, settings=dict(LABEL, dp=2.0, dp_labels=2.0))
+    none = SimpleNamespace(job="label", method="", quorum=3, made=None, settings=dict(LABEL, dp=float("nan")))
+    assert [made.outside(agreed, PLACE)[0][:5] for agreed in (both, none)] == ["ε 4, ", "ε nan"]
+
+
+def test_a_host_without_a_port_is_allowed_on_every_port(tmp_path):
+    made = read_policy(policy(tmp_path, 'hosts = ["host.example.org"]'))
+    assert [bool(made.outside(label_agreement(), f"{name}:9999")) for name in ("host.example.org", "evil.example.org")] == [0, 1]
+
+
+def test_a_policy_that_is_named_and_not_there_is_a_mistake(tmp_path, monkeypatch):
+    """A slip in the variable meant that everything was allowed."""
+    monkeypatch.setenv("GRAPEVINE_POLICY", str(tmp_path / "none.toml"))
+    with pytest.raises(Mistake, match="there is no policy .*none.toml"):
+        read_policy(policy_file(None))
+    monkeypatch.delenv("GRAPEVINE_POLICY")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert policy_file(None) is None
+    (tmp_path / ".grapevine").mkdir()
+    (tmp_path / ".grapevine" / "policy.toml").symlink_to(tmp_path / "gone.toml")
+    with pytest.raises(Mistake, match="there is no policy"):
+        read_policy(policy_file(None))
+
+
+def test_a_policy_that_others_can_change_is_refused(tmp_path):
+    path = policy(tmp_path)
+    path.chmod(0o666)
+    with pytest.raises(Mistake, match="chmod go-w"):
+        read_policy(path)
 
 
 @pytest.mark.parametrize(
-    "text", ["host = []", "hosts = 3", "quorum = 1", "quorum = true", "epsilon = 0", 'otherwise = "maybe"', "jobs = [1]", "= ="]
+    "text",
+    [
+        "host = []",
+        "hosts = 3",
+        "quorum = 1",
+        "quorum = true",
+        "epsilon = 0",
+        'otherwise = "maybe"',
+        "jobs = [1]",
+        "= =",
+        "epsilon = nan",
+        'jobs = ["lable"]',
+        'protocols = ["rot13"]',
+    ],
 )
 def test_a_policy_that_is_none_is_refused(tmp_path, text):
     with pytest.raises(Mistake, match="policy.toml"):

@@ -27,6 +27,7 @@ from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token
 from grapevine.parties.memory import Kept
 from grapevine.parties.processes import free_port
+from grapevine.parties.rows import save_rows
 from grapevine.parties.settings import JoinSettings
 
 TOKEN = Token("host.example.org", 8443, "trial", "north", "ab" * 32, bytes(range(16)))
@@ -316,3 +317,29 @@ def test_forget_names_a_file_that_still_holds_a_secret(tmp_path):
     (home / "copy.pem").write_bytes((home / "identity.pem").read_bytes())
     done = CliRunner().invoke(main, ["forget", str(home)])
     assert done.exit_code == 2 and "copy.pem still holds a secret" in done.output
+
+
+def test_forget_takes_what_an_interrupted_join_left_and_says_what_it_cannot_delete(tmp_path):
+    """Killed before the host had answered: rows and keys, and no party.toml yet."""
+    home = tmp_path / "early"
+    home.mkdir()
+    save_rows(home, blobs("north"))
+    (home / "identity.pem").write_bytes(b"cut off")
+    (home / ".writing-7-out").mkdir()
+    (home / ".writing-7-out" / "labels.csv").write_text("id,label\n1,ill\n")
+    (home / ".writing-7-party.toml").write_text("token = 'x'")
+    done = CliRunner().invoke(main, ["forget", str(home)])
+    assert done.exit_code == 0 and "Nothing remains" in done.output and {path.name for path in home.iterdir()} == {"lock"}
+    save_rows(home, blobs("north"))
+    (home / "memory").symlink_to(tmp_path)  # nothing behind a link is touched, and the link is named
+    done = CliRunner().invoke(main, ["forget", str(home)])
+    assert done.exit_code == 2 and "memory could not be deleted" in done.output and tmp_path.is_dir()
+
+
+@pytest.mark.parametrize("what", ["", "federation.toml", "party.toml federation.toml", "ca.crt log.txt"])
+def test_forget_leaves_folders_alone_that_are_no_partys(tmp_path, what):
+    for name in what.split():
+        (tmp_path / name).write_text("")
+    assert CliRunner().invoke(main, ["forget", str(tmp_path)]).exit_code == 2
+    assert {path.name for path in tmp_path.iterdir()} == set(what.split())
+    assert CliRunner().invoke(main, ["forget", str(tmp_path / "nowhere")]).exit_code == 2

@@ -12,9 +12,10 @@ from grapevine.cli.clean import clean
 from grapevine.cli.compare import compare, leaderboard
 from grapevine.cli.data import data, methods
 from grapevine.cli.label import demo, label
-from grapevine.cli.parties import audit, doctor, forget, host, join
+from grapevine.cli.parties import doctor, host, join
 from grapevine.cli.privacy import privacy
 from grapevine.cli.report import completion, report, watch
+from grapevine.cli.traces import audit, forget
 from grapevine.cli.train import predict, train
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -23,7 +24,11 @@ from grapevine.parties.settings import JOBS, HostSettings, JoinSettings, Source,
 if TYPE_CHECKING:
     from grapevine.jobs.reading import Party
     from grapevine.parties.agreement import Agreement
+    from grapevine.parties.federation import Host
     from grapevine.parties.registry import Registry
+
+
+MOST = 10_000  # letters of an invitation
 
 
 def host_flags(command: Callable) -> Callable:
@@ -49,10 +54,13 @@ def host_flags(command: Callable) -> Callable:
     "--invite", "invited", multiple=True, metavar="NAME", help="Print a single-use invitation for this party, and stop."
 )
 @click.option("--again", is_flag=True, help="With --invite: forget the party's old keys, if it lost them.")
+@click.option("--exclude", "excluded", multiple=True, metavar="NAME", help="Go on without this party, for the rest of the job.")
 @click.option("--job", type=click.Choice(list(JOBS)), default="label", help="What to do.")
 @host_flags
 @click.pass_context
-def host(context: click.Context, folder: str, invited: tuple[str, ...], again: bool, **said: Any) -> None:
+def host(
+    context: click.Context, folder: str, invited: tuple[str, ...], again: bool, excluded: tuple[str, ...], **said: Any
+) -> None:
     """Host a federation in DIR: open a port, wait for the parties, run the job, write the results and stop.
 
     With settings, the command creates DIR first. Without settings, it runs the federation in DIR or continues an interrupted job.
@@ -61,6 +69,7 @@ def host(context: click.Context, folder: str, invited: tuple[str, ...], again: b
     grapevine host trial --parties north,south,east --address host.example.org --schema example.csv --label diagnosis
     grapevine host trial --invite south
     grapevine host trial
+    grapevine host trial --exclude south
     """
     from grapevine.parties.federation import load_host, make_federation
     from grapevine.parties.keys import make_certificates
@@ -79,13 +88,50 @@ def host(context: click.Context, folder: str, invited: tuple[str, ...], again: b
     else:
         made = load_host(where)
     make_certificates(where, made.agreed.name, [made.address])
+    for name in excluded:
+        Registry(where).exclude(name)
+        click.echo(f"{name} is excluded: the job goes on without it.")
     if invited:
-        for name in invited:
-            token = Registry(where).invite(name, again)
-            click.echo(f"For {name} only, to be used once. Save it to a file such as north.token:".replace("north", name))
-            click.echo(f"{token.text()}\ngrapevine join --token-file {name}.token --data FILE --label COL --id COL")
-        return
-    run_host(where)
+        show_invitations(made, invited, again)
+    elif excluded and at_work(where):
+        click.echo("The host that is running goes on.")
+    else:
+        run_host(where)
+
+
+def show_invitations(made: Host, names: tuple[str, ...], again: bool) -> None:
+    """All that a party needs: its token, and the command with the columns that the host's own table has."""
+    from grapevine.parties.registry import Registry
+
+    columns = " ".join(
+        f"--{what} {shlex.quote(name) if name else 'COL'}" for what, name in (("label", made.label), ("id", made.id))
+    )
+    for name in names:
+        token = Registry(made.folder).invite(name, again)
+        click.echo(f"For {name} only, to be used once, within 14 days. Save it to a file such as {name}.token (chmod 600):")
+        click.echo(f"{token.text()}\ngrapevine join --token-file {name}.token --data FILE {columns}")
+    start = f"grapevine host {shlex.quote(str(made.folder))}"
+    click.echo(f"Parties will reach this host at {made.address}:{made.port}. Start it with: {start}")
+    if is_local(made.address) and not is_local(made.bind):
+        click.echo(
+            f"Note: {made.address} means this machine only. For parties elsewhere, create the federation with --address.",
+            err=True,
+        )
+
+
+def is_local(address: str) -> bool:
+    return address.split(".")[0] in ("localhost", "127") or address == "::1"
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a host is running in a folder now."""
+    from grapevine.run.folder import lock
+
+    try:
+        with lock(folder / "lock"):
+            return False
+    except Mistake:
+        return True
 
 
 def settings_of(given: dict[str, Any]) -> tuple[HostSettings, Settings]:
@@ -192,13 +238,19 @@ def invitation(argument: str | None, file: str | None) -> str | None:
         raise Mistake("everybody on this machine can read an invitation among the arguments: use --token-file FILE, or - "
                       "for stdin, or put it in $GRAPEVINE_TOKEN.")  # fmt: skip
     if file == "-":
-        return sys.stdin.readline()
+        return sys.stdin.readline() if sys.stdin.isatty() else sys.stdin.read(MOST)
     if file is None:
         return os.environ.pop("GRAPEVINE_TOKEN", None)  # which the processes that this one starts need not know
     path = Path(file).expanduser()
     if not path.exists():
         raise Mistake(f"there is no file {file}: --token-file takes the file with the invitation.")
-    return path.read_text()
+    try:
+        if not sys.platform.startswith("win") and path.stat().st_mode & 0o077:
+            click.echo(f"Note: other users can read {file}: chmod 600 {file}, and delete it once you have joined.", err=True)
+        with open(path, encoding="utf-8") as opened:
+            return opened.read(MOST)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistake(f"{file} cannot be read ({error}): --token-file takes the file with the invitation.") from None
 
 
 token_flag = click.option("--token-file", "file", metavar="FILE", help="The invitation; - for stdin [$GRAPEVINE_TOKEN].")
@@ -291,72 +343,6 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
                    "without a label.")  # fmt: skip
         if held < 2:
             click.echo("You have too few labelled rows to measure the model on, so your rows will not count in its accuracy.")
-
-
-# ---------------------------------------------------------------- audit
-
-
-@click.command()
-@click.argument("folder", metavar="DIR")
-@click.option("--anonymous", is_flag=True, help="For others: numbers for parties; no addresses, keys or sentences.")
-@click.option("--holds", metavar="HASH", help="Exit 2 unless the log has the line with this hash, which a party was told.")
-@json_flag
-def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> None:
-    """Show the audit log of a host's DIR: who was invited, joined, was refused or left, every exchange and every bad reply.
-
-    Its chain of hashes is checked first. A line that was changed, taken out or put in exits 2.
-
-    \b
-    grapevine audit trial
-    grapevine audit trial --anonymous --json > for-the-board.json
-    """
-    from grapevine.cli.terminal import show_table
-    from grapevine.parties import audit as log
-
-    lines = log.Audit(Path(folder).expanduser()).lines()
-    if holds is not None and not log.holds(lines, holds):
-        raise Mistake(f"no line of {folder} has the hash {holds}: lines were cut off, or the log was made anew.")
-    shown = log.without_names(lines) if anonymous else lines
-    if as_json:
-        click.echo(json.dumps(shown, indent=1))
-        return
-    apart = ("n", "time", "event", "salt", "before", "hash")
-    show_table(f"The host's log: {len(lines)} lines, and their chain of hashes is whole", [
-        dict(n=line["n"], time=line["time"][:19].replace("T", " "), event=line["event"],
-             what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart))
-        for line in shown
-    ])  # fmt: skip
-    click.echo(f"The last line's hash is {lines[-1]['hash'] if lines else log.FIRST}. Whoever keeps it can check this log later.")
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-# ---------------------------------------------------------------- forget
-
-
-@click.command()
-@click.argument("folder", metavar="FOLDER")
-@json_flag
-def forget(folder: str, as_json: bool) -> None:
-    """Delete the keys, seeds, rows, memory and logs that a job left in a party's FOLDER, and list what remains.
-
-    It keeps the results, the agreed settings, the list of what left the machine, and the ledger (which is in another folder).
-
-    \b
-    grapevine forget ~/.grapevine/trial/north
-    """
-    from dataclasses import asdict
-
-    from grapevine.cli.terminal import show_table
-    from grapevine.parties.forget import forget as run
-
-    left = [asdict(file) for file in run(Path(folder).expanduser())]
-    if as_json:
-        click.echo(json.dumps(left, indent=1))
-    else:
-        show_table(f"What remains in {folder}, without any secret of the job", left)
 
 
 # ---------------------------------------------------------------- doctor

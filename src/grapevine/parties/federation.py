@@ -67,6 +67,8 @@ class Host:
     port: int
     bind: str = "0.0.0.0"
     timeouts: Timeouts = Timeouts()
+    label: str | None = None  # columns as the host's own table calls them, for its invitations
+    id: str | None = None
 
     @property
     def parties(self) -> tuple[str, ...]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from grapevine.core.errors import Mistake
-from grapevine.parties.files import read_toml, write_toml
+from grapevine.parties.files import read_if_there, write_toml
 from grapevine.parties.keys import read_token
 from grapevine.parties.memory import clean_up
 from grapevine.run.folder import lock
 
-GONE = ("identity.pem", "node.key", "node.pub", "ca.crt", "log.txt")  # besides memory and rows
+GONE = ("identity.pem", "node.key", "node.pub", "ca.crt", "log.txt", "log")
+CLEANED = ("memory", "memory.json", "rows.npy", "rows.json", "flower", "epoch.txt", "inbox.bin")  # by `clean_up`
+SIGNS = ("party.toml", "identity.pem", "rows.json")  # of a party's folder; a `join` that was killed early left no party.toml
 SECRETS = ("token", "seed", "used")  # lines of party.toml
 
 
@@ -32,16 +35,19 @@ def forget(folder: Path) -> list[Remains]:
     Results, what was agreed, whom it was agreed with and the list of what left the machine stay. The ledger is elsewhere, and
     stays: it is what the next job is held to.
     """
-    if not (folder / "party.toml").exists():
+    if not any((folder / name).exists() for name in SIGNS) or (folder / "federation.toml").exists():
         raise Mistake(f"{folder} is not the folder of a party: give the one that `grapevine join` created (--home).")
     with lock(folder / "lock"):
         secrets = _secrets(folder)
         clean_up(folder)
-        for name in GONE:
-            (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(folder / "log", ignore_errors=True)
-        about = read_toml(folder / "party.toml")
-        write_toml(folder / "party.toml", {name: value for name, value in about.items() if name not in SECRETS}, secret=True)
+        for path in (*(folder / name for name in GONE), *folder.rglob(".writing-*")):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        stays = next((path for path in (folder / name for name in (*GONE, *CLEANED)) if path.exists() or path.is_symlink()), None)
+        if stays:
+            raise Mistake(f"{stays} could not be deleted: check its owner and permissions, delete it by hand, and repeat this.")
+        about = read_if_there(folder / "party.toml")
+        if about:
+            write_toml(folder / "party.toml", {name: value for name, value in about.items() if name not in SECRETS}, secret=True)
         left = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "lock"}
     for path, data in left.items():
         if any(secret in data for secret in secrets):
@@ -51,10 +57,15 @@ def forget(folder: Path) -> list[Remains]:
 
 def _secrets(folder: Path) -> list[bytes]:
     """Bytes that nothing may hold afterwards."""
-    about, found = read_toml(folder / "party.toml"), []
+    about, found = read_if_there(folder / "party.toml"), []
     if "token" in about:
-        found += [about["token"].encode(), read_token(about["token"]).secret]
+        found.append(about["token"].encode())
+        with suppress(Mistake):  # a damaged one is no reason not to forget
+            secret = read_token(about["token"]).secret
+            found += [secret, secret.hex().encode()]
+    if "seed" in about and about["agreed"].get("seed") is None:  # one that was agreed on is no secret
+        found.append(str(about["seed"]).encode())
     for name in ("identity.pem", "node.key"):
         if (folder / name).exists():
-            found.append((folder / name).read_bytes().splitlines()[1])
-    return found
+            found += (folder / name).read_bytes().splitlines()[1:2]
+    return [secret for secret in found if len(secret) > 8]

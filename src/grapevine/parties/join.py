@@ -149,6 +149,8 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
             raise Mistake(
                 f"federation {party['federation']} now has other settings than those you agreed to: join with another --home."
             )
+        if not willing(policy_file(s.policy), agreed, link.place, token.name, talk):  # the address may be another now
+            raise Mistake("nothing was sent, because you did not agree.")
         link = link.enrol(make_node_key(folder), identity.public.hex())
         write_atomically(folder / "ca.crt", link.ca)
         party = dict(party, token=link.token.text(), host=link.place, used=secret_hash(token.secret))
@@ -169,7 +171,7 @@ class _Stay:
         self.agreed = Agreement.from_dict(party["agreed"])
         self.link = HostLink(read_token(party["token"]), (folder / "ca.crt").read_bytes())
         self.node = Line(folder, party["host"], talk.say)
-        self.confirmed, self.news = "", -1
+        self.confirmed, self.news, self.audit = "", -1, ""
         path = folder / "epoch.txt"  # which start of the host this party last worked for
         self.epoch = path.read_text() if path.exists() else ""
         self.seen = whole_lines(folder / "disclosure.jsonl")
@@ -228,6 +230,7 @@ class _Stay:
         kind, before = self.node.trouble[0], time.time()
         state = "in trouble" if kind else "at work" if self.node.running else "here"
         told = self.link.hear(state, f"{self.confirmed} {self.epoch}" if self.confirmed else "", KINDS.get(kind, ""))
+        self.audit = printable(str(told["audit"]))
         for number, sentence in told["news"]:
             if number > self.news:
                 self.news = number
@@ -347,7 +350,7 @@ class _Stay:
         for name in ("node.key", "node.pub"):
             (self.folder / name).unlink(missing_ok=True)
         left = {name: value for name, value in self.party.items() if name not in ("token", "seed")}
-        self.party = dict(left, finished=str(self.out.resolve()))
+        self.party = dict(left, finished=str(self.out.resolve()), audit=self.audit)  # the host's log then ended with this
         write_toml(self.folder / "party.toml", self.party, secret=True)
         return self.out
 

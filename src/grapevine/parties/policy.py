@@ -1,11 +1,11 @@
 """A party's policy (`policy.toml`): what it agrees to without being asked. What lies outside is asked of a person, or refused.
 
-    hosts     = ["host.example.org:8443"]     addresses of hosts
+    hosts     = ["host.example.org:8443"]     addresses of hosts, with the port or without
     jobs      = ["label", "train", "clean"]
-    methods   = ["fedavg", "xclp"]            of training jobs
-    protocols = ["mlwe"]                      of secure Hamming distances, in label jobs
+    methods   = ["chorus", "fedavg"]          of all jobs; clean's is mp-ssfl
+    protocols = ["mlwe"]                      for distances; labels that spread as in the paper need "paper" besides
     quorum    = 3                             no federation that goes on with fewer
-    epsilon   = 3.0                           only jobs with differential privacy, of at most this ε
+    epsilon   = 3.0                           only jobs with differential privacy, of at most this ε in all
     otherwise = "ask"                         or "refuse": what becomes of the rest
 
 A line that is not there allows everything. `--yes` answers for what the policy allows, and for nothing else.
@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
+from grapevine.crypto.hamming import PROTOCOLS
+from grapevine.crypto.spread import Columns
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.files import read_toml
+from grapevine.parties.settings import JOBS
 from grapevine.parties.talk import Talk
 
 
@@ -36,31 +39,39 @@ class Policy:
 
     def outside(self, agreed: Agreement, place: str) -> list[str]:
         """What of a proposal the policy does not allow, a reason each; nothing if it lies within."""
-        settings = agreed.settings
-        found = [_not_in("host", place, self.hosts), _not_in("job", agreed.job, self.jobs)]
-        if agreed.job == "train":
-            found.append(_not_in("method", agreed.method, self.methods))
-        if agreed.job == "label":
-            found.append(_not_in("protocol", settings.get("secure", ""), self.protocols))
+        hosts = self.hosts and tuple(host if ":" in host else f"{host}:{place.rpartition(':')[2]}" for host in self.hosts)
+        method = agreed.method or dict(label=agreed.settings.get("method", "chorus"), clean="mp-ssfl").get(agreed.job, "")
+        found = [_not_in("host", place, hosts), _not_in("job", agreed.job, self.jobs), _not_in("method", method, self.methods)]
+        found += [_not_in("protocol", name, self.protocols) for name in protocols(agreed)]
         if agreed.quorum < self.quorum:
             found.append(f"quorum {agreed.quorum}, but the policy asks for {self.quorum} or more")
-        spent = [settings[name] for name in ("dp_labels", "dp") if settings.get(name) is not None]
-        if self.epsilon is not None and (not spent or max(spent) > self.epsilon):
-            told = f"ε {max(spent):g}" if spent else "no differential privacy"
+        spent = [agreed.settings[name] for name in ("dp_labels", "dp") if agreed.settings.get(name) is not None]
+        if self.epsilon is not None and (not spent or not sum(spent) <= self.epsilon):  # what is no number is not allowed either
+            told = f"ε {sum(spent):g}" if spent else "no differential privacy"
             found.append(f"{told}, but the policy allows at most ε {self.epsilon:g}")
         return [reason for reason in found if reason]
 
 
+def protocols(agreed: Agreement) -> list[str]:
+    """Those for distances, if the job has any; and "paper" where labels spread in a way that lets parties read them."""
+    method = agreed.made
+    hamming = agreed.settings.get("secure") if agreed.job == "label" else getattr(getattr(method, "hamming", None), "name", None)
+    open_labels = agreed.settings.get("spread") == "paper" or isinstance(getattr(method, "spread", None), Columns)
+    return [*([hamming] if hamming else []), *(["paper"] if open_labels else [])]
+
+
 def _not_in(what: str, value: str, allowed: tuple[str, ...] | None) -> str:
-    return "" if allowed is None or value in allowed else f"{what} {value}, but the policy allows {', '.join(allowed) or 'none'}"
+    known = allowed is None or value.lower() in [one.lower() for one in allowed]
+    return "" if known or allowed is None else f"{what} {value}, but the policy allows {', '.join(allowed) or 'none'}"
 
 
 def policy_file(said: str | None) -> Path | None:
     """The file that was named, else the party's own if there is one."""
-    if said is not None:
+    said = said or os.environ.get("GRAPEVINE_POLICY")
+    if said:  # one that is named and not there is a mistake, not leave to do anything
         return Path(said).expanduser()
-    usual = Path(os.environ.get("GRAPEVINE_POLICY") or Path.home() / ".grapevine" / "policy.toml").expanduser()
-    return usual if usual.exists() else None
+    usual = Path.home() / ".grapevine" / "policy.toml"
+    return usual if os.path.lexists(usual) else None
 
 
 def willing(path: Path | None, agreed: Agreement, place: str, name: str, talk: Talk) -> bool:
@@ -81,6 +92,10 @@ def willing(path: Path | None, agreed: Agreement, place: str, name: str, talk: T
 
 
 def read_policy(path: Path) -> Policy:
+    if not path.is_file():
+        raise Mistake(f"there is no policy {path}: check --policy and $GRAPEVINE_POLICY.")
+    if path.stat().st_mode & 0o022:
+        raise Mistake(f"{path} can be changed by other users, who could agree in your place: chmod go-w {path}.")
     table, known = read_toml(path), {f.name for f in fields(Policy)}
     for name, value in table.items():
         if name not in known:
@@ -91,8 +106,12 @@ def read_policy(path: Path) -> Policy:
     return Policy(**values)
 
 
-_WANTED = dict.fromkeys(("hosts", "jobs", "methods", "protocols"), "a list of names") | dict(
-    quorum="a whole number from 2 on", epsilon="a number above 0", otherwise='"ask" or "refuse"'
+_KNOWN = dict(jobs=tuple(JOBS), protocols=(*PROTOCOLS, "paper"))
+_WANTED = dict.fromkeys(("hosts", "methods"), "a list of names") | dict(
+    **{name: f"a list of {', '.join(words)}" for name, words in _KNOWN.items()},
+    quorum="a whole number from 2 on",
+    epsilon="a number above 0",
+    otherwise='"ask" or "refuse"',
 )
 
 
@@ -103,4 +122,4 @@ def _fits(name: str, value: Any) -> bool:
         return type(value) in (int, float) and value > 0
     if name == "otherwise":
         return value in ("ask", "refuse")
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(one, str) and one in _KNOWN.get(name, (one,)) for one in value)

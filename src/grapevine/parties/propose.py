@@ -49,7 +49,7 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
     rows = read_rows(own, agreed, "server") if said.server else None
     agreed = replace(agreed, settings=_complete(agreed, rows), classes=said.classes or _classes(agreed, rows))
     times = Timeouts(said.wait, said.wait, step=said.step_timeout)
-    return Host(folder, agreed, said.address or socket.getfqdn(), said.port, said.bind, times), rows
+    return Host(folder, agreed, said.address or socket.getfqdn(), said.port, said.bind, times, said.label, said.id), rows
 
 
 def _classes(agreed: Agreement, rows: Party | None) -> tuple[str, ...]:

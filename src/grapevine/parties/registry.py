@@ -231,7 +231,8 @@ class Registry:
     def view(self) -> dict[str, Any]:
         roster, host = self.roster(), self.host
         told = dict(phase=self.phase, sentence=self.sentence, later=self.later, epoch=self.epoch, parties=sorted(host.parties),
-                    joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time())  # fmt: skip
+                    joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time(),
+                    audit=self.audit.last())  # fmt: skip
         told["news"] = list(enumerate(self.news))[-NEWS:]
         if self.phase != "gathering":
             told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
@@ -285,6 +286,7 @@ class Registry:
                               "start a new job with the others.")  # fmt: skip
             roster[name] = dict(roster[name], excluded=True, **{"in": False})
             write_toml(self.folder / "roster.toml", roster)
+            self.audit.write("excluded", party=name)
 
     def gone(self) -> dict[str, str]:
         """Who does not come back by itself, and how it went."""

@@ -22,6 +22,7 @@ from grapevine.core import run_step, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import Memory
 from grapevine.core.tensors import one_thread
+from grapevine.core.words import printable
 from grapevine.jobs.disclosure import entries
 from grapevine.parties.federation import Member, load_party
 from grapevine.parties.memory import recall, remember
@@ -104,9 +105,11 @@ class Worker:
         return data
 
     def _log(self, text: str) -> None:
+        """Words of the host may be in it: they cannot look like another line."""
+        told = "\n    ".join(printable(line, 5000) for line in text.splitlines())
         try:
             with open(self.folder / "log.txt", "a") as file:
-                file.write(f"{datetime.now(timezone.utc).isoformat(timespec='milliseconds')} {text}\n")
+                file.write(f"{datetime.now(timezone.utc).isoformat(timespec='milliseconds')} {told}\n")
         except OSError:  # a full disk: the party's screen says so
             pass
 
