@@ -9,7 +9,7 @@ tables of costs in docs/threat-model.md and docs/mlwe-parameters.md. With --prot
 what it has of the others.
 
 Then the private spread (`product`) of five parties with 500 rows and 50 labels each, in the same run as their `mlwe` distances,
-so that the ratio holds on any machine; and `mlwe` beside what it took before its ring products were transformed (`BEFORE`).
+so that the ratio holds on any machine.
 
 The paper's protocols *as written* (a ciphertext for every bit; an oblivious transfer for every bit of every pair of rows) are
 not run: they would take hours to months. Their figures are extrapolated: single operations of our own code, without packing or
@@ -45,8 +45,6 @@ DESIGN_BYTES = dict(
     paillier={"ciphertexts": 9.4e6, "reply": 1.2e6, "shares": 1.2e6},
     ot={"tau": 1.66e9, "u": 33e6},
 )
-# Processor seconds of a mlwe pair of 500 × 500 rows at commit e01eb36, measured in turn with those of 4ecf9f4 on one machine.
-BEFORE = {1024: dict(before=0.981, after=0.461), 4096: dict(before=2.328, after=1.288)}
 LABELS, COLUMNS = 50, (20, 60, 372)  # of a party; of the label matrix: ten classes twice, ten or 62 classes with six folds
 Run = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, dict, dict]]
 
@@ -357,9 +355,6 @@ def main() -> None:
         result["scaling"] = scaling(names, n, L) + others["scaling"]
         result["scaling"].sort(key=lambda row: order[row["protocol"]])
         show_scaling(result["scaling"])
-        result["mlwe_500_rows_before_and_after"] = [
-            dict(bits=bits, **told, ratio=round(told["after"] / told["before"], 2)) for bits, told in BEFORE.items()
-        ]
         result["five_parties"] = five_parties(5, n, L, LABELS)
         if len(names) == len(NAMES):
             result["as_written_extrapolated"] = as_written(n, L, 3072, 50)
