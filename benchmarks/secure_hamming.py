@@ -224,10 +224,11 @@ def spread(parties: int, n: int, labels: int, columns: int) -> float:
     s, stream = product.secret_key(fresh_secret(), b"benchmark"), Stream(fresh_secret(), context("benchmark"))
     Y = {str(i): rng.integers(0, 2, (labels, columns)) for i in range(parties)}
     bodies = {name: watch("encrypt", product.encrypt, public, name, s, y, stream) for name, y in Y.items()}
+    sealed = watch("server", product.unpacked, public, bodies)
     for _ in range(parties):
         key = watch("encrypt", product.public_key, public, s, stream)
         S = product.scaled(rng.random((n, parties * labels)) ** 8)
-        u, v = watch("server", product.evaluate, public, bodies, key, S, columns, stream)
+        u, v = watch("server", product.evaluate, public, sealed, key, S, columns, stream)
         Z = watch("decrypt", product.decrypt, s, u, v, n, columns)
         if not np.array_equal(Z, S @ np.concatenate(list(Y.values()))):
             raise SystemExit(f"the private spread of {columns} columns is not the plain product")

@@ -36,7 +36,9 @@ def sealed(key, Y: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_every_row_is_that_of_the_plain_product(key, rows, columns, sizes):
     Y = {f"party {i}": labels(n, columns, i) for i, n in enumerate(sizes)}
     S = influence(rows, sum(sizes))
-    u, v = product.evaluate(PUBLIC, sealed(key, Y), product.public_key(PUBLIC, key, stream()), S, columns, stream())
+    u, v = product.evaluate(
+        PUBLIC, product.unpacked(PUBLIC, sealed(key, Y)), product.public_key(PUBLIC, key, stream()), S, columns, stream()
+    )
     Z = product.decrypt(key, u, v, rows, columns)
     assert np.array_equal(Z, (S @ np.concatenate(list(Y.values()))).astype(np.int64))
     told = product.sizes(sizes[0], rows, columns)
@@ -50,7 +52,9 @@ def test_larger_labels_give_the_plain_product_too(key, most, columns):
     Y = {"a": rng.integers(0, most + 1, (6, columns)), "b": rng.integers(0, most + 1, (4, columns))}
     S = product.scaled(rng.random((9, 10)) ** 4, most)
     bodies = {name: product.encrypt(PUBLIC, name, key, y, stream(), most) for name, y in Y.items()}
-    u, v = product.evaluate(PUBLIC, bodies, product.public_key(PUBLIC, key, stream()), S, columns, stream(), most)
+    u, v = product.evaluate(
+        PUBLIC, product.unpacked(PUBLIC, bodies), product.public_key(PUBLIC, key, stream()), S, columns, stream(), most
+    )
     Z = product.decrypt(key, u, v, 9, columns, most)
     assert np.array_equal(Z, (S @ np.concatenate(list(Y.values()))).astype(np.int64))
     assert u.nbytes + v.nbytes == product.sizes(6, 9, columns, most)["down"]
@@ -69,7 +73,9 @@ def test_the_largest_score_of_large_labels_comes_out(key):
     scale = product.Scale(255)
     S = np.array([[scale.room, 0.0], [0.0, 0.0], [1.0, scale.room - 1]])
     bodies = dict(a=product.encrypt(PUBLIC, "a", key, np.array([[255], [255]]), stream(), 255))
-    u, v = product.evaluate(PUBLIC, bodies, product.public_key(PUBLIC, key, stream()), S, 1, stream(), 255)
+    u, v = product.evaluate(
+        PUBLIC, product.unpacked(PUBLIC, bodies), product.public_key(PUBLIC, key, stream()), S, 1, stream(), 255
+    )
     assert product.decrypt(key, u, v, 3, 1, 255)[:, 0].tolist() == [255 * scale.room, 0, 255 * scale.room]
 
 
@@ -82,7 +88,7 @@ def test_labels_and_rows_beyond_what_was_agreed_are_refused(key):
     bodies, p = sealed(key, dict(a=labels(2, 1))), product.public_key(PUBLIC, key, stream())
     for row in ([40000.0, 30000.0], [-1.0, 5.0]):
         with pytest.raises(Mistake, match="scores would wrap"):
-            product.evaluate(PUBLIC, bodies, p, np.array([row]), 1, stream())
+            product.evaluate(PUBLIC, product.unpacked(PUBLIC, bodies), p, np.array([row]), 1, stream())
 
 
 # ---------------------------------------------------------------- against Python's integers
@@ -127,7 +133,7 @@ def test_every_message_against_python_integers(key, monkeypatch, most):
     monkeypatch.setattr(product, "_add_zero", lambda *told: None)
     monkeypatch.setattr(product, "_add_flood", lambda *told: None)
     S = np.array([[7.0, 9.0], [scale.room - 1, 1.0], [3.0, 0.0]])
-    sums = product._carried(product.hidden(PUBLIC, dict(a=body), None, S, 2, stream(), most))[:, 0]
+    sums = product._carried(product.hidden(PUBLIC, product.unpacked(PUBLIC, dict(a=body)), None, S, 2, stream(), most))[:, 0]
     shifted = [[int(S[r, l]) if c == 2 * r else 0 for r in range(3) for c in (2 * r, 2 * r + 1)] for l in range(2)]
     multiplier = [row + [0] * 506 for row in shifted]
     for i in range(product.RANK + 1):
@@ -139,7 +145,7 @@ def test_the_largest_sum_and_the_empty_row_come_out(key):
     """A row may sum to 2^16 - 1 and no further: one more and it would wrap to 0."""
     S = np.array([[product.MOST, 0.0], [0.0, 0.0], [1.0, product.MOST - 1]])
     bodies = sealed(key, dict(a=np.array([[1], [1]])))
-    u, v = product.evaluate(PUBLIC, bodies, product.public_key(PUBLIC, key, stream()), S, 1, stream())
+    u, v = product.evaluate(PUBLIC, product.unpacked(PUBLIC, bodies), product.public_key(PUBLIC, key, stream()), S, 1, stream())
     assert product.decrypt(key, u, v, 3, 1)[:, 0].tolist() == [product.MOST, 0, product.MOST]
 
 
@@ -183,7 +189,12 @@ def u_of(S: np.ndarray, columns: int) -> np.ndarray:
     """What u would be of this S, if nothing hid it: a party knows all a_l, for they come from a public seed."""
     nothing = {"a": np.zeros((S.shape[1], product.RING, product.BYTES), np.uint8)}
     u, _ = product.evaluate(
-        PUBLIC, nothing, np.zeros((product.RANK, product.RING, product.BYTES), np.uint8), S, columns, stream()
+        PUBLIC,
+        product.unpacked(PUBLIC, nothing),
+        np.zeros((product.RANK, product.RING, product.BYTES), np.uint8),
+        S,
+        columns,
+        stream(),
     )
     return lattice.from_bytes(u)
 
@@ -199,7 +210,9 @@ def test_a_party_cannot_tell_which_S_it_was_unless_the_encryption_of_zero_is_lef
     Y, right, wrong = labels(6, 3), influence(4, 6), influence(4, 6, seed=2)
     if not hidden:
         monkeypatch.setattr(product, "_add_zero", lambda *told: None)
-    u, _ = product.evaluate(PUBLIC, sealed(key, dict(a=Y)), product.public_key(PUBLIC, key, stream()), right, 3, stream())
+    u, _ = product.evaluate(
+        PUBLIC, product.unpacked(PUBLIC, sealed(key, dict(a=Y))), product.public_key(PUBLIC, key, stream()), right, 3, stream()
+    )
     monkeypatch.setattr(product, "_add_zero", lambda *told: None)
     seen = lattice.from_bytes(u)
     found = agreement(seen, u_of(right, 3)), agreement(seen, u_of(wrong, 3))
@@ -228,7 +241,7 @@ def test_a_party_cannot_read_S_off_the_error_unless_the_flood_is_left_out(key, m
     monkeypatch.setattr(product, "gauss", lambda s, shape: np.full(shape, 29))
     bodies = sealed(key, dict(a=np.zeros((2, 1), np.int64)))
     for row in ([40000.0, 20000.0], [10.0, 0.0]):
-        error = errors_of(key, product.hidden(PUBLIC, bodies, None, np.array([row]), 512, stream()))
+        error = errors_of(key, product.hidden(PUBLIC, product.unpacked(PUBLIC, bodies), None, np.array([row]), 512, stream()))
         assert (error[0] == 29 * sum(row)) != flooded
 
 
@@ -237,7 +250,7 @@ def test_the_error_before_the_flood_is_as_the_page_says(key, monkeypatch):
     monkeypatch.setattr(product, "_add_flood", lambda *told: None)
     S = influence(3, 30)
     bodies, p = sealed(key, dict(a=np.zeros((30, 1), np.int64))), product.public_key(PUBLIC, key, stream())
-    sums = product.hidden(PUBLIC, bodies, p, S, 512, stream())
+    sums = product.hidden(PUBLIC, product.unpacked(PUBLIC, bodies), p, S, 512, stream())
     measured = [errors_of(key, sums, i).std() for i in range(3)]
     wanted = [product.error_sigma(float(np.linalg.norm(row))) for row in S]
     assert measured == pytest.approx(wanted, rel=0.15)
@@ -263,7 +276,9 @@ def test_the_flood_is_wide_enough_and_leaves_room_for_rounding(most, distance, w
 def test_coefficients_without_a_score_are_drawn_anew(key):
     """Of two evaluations of the same thing, what lies beyond the scores has nothing in common."""
     bodies, p = sealed(key, dict(a=labels(3, 5))), product.public_key(PUBLIC, key, stream())
-    free = [product.evaluate(PUBLIC, bodies, p, influence(1, 3), 5, stream())[1][:, 510:] for _ in range(2)]
+    free = [
+        product.evaluate(PUBLIC, product.unpacked(PUBLIC, bodies), p, influence(1, 3), 5, stream())[1][:, 510:] for _ in range(2)
+    ]
     assert not np.array_equal(*free)
 
 

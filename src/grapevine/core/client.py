@@ -49,6 +49,7 @@ class Client:
         self.private: Private | None = None  # a budget for training with noise (`learn.private`)
         self.meter = Meter()
         self.running: Any = None  # a program in flight: may be gone at any step, and memory then holds what repeats it
+        self.agreed: tuple[str, Any] | None = None  # what `crypto.session` read of memory in this step: its digest, and itself
         self._models, self._judge = models, judge
 
     @property

@@ -12,6 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
+from functools import cache
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -81,6 +82,12 @@ def rng(seed: int, *names: int | str) -> torch.Generator:
 # ---------------------------------------------------------------- methods and sub-protocols
 
 
+@cache
+def _steps_of(kind: type) -> tuple[str, ...]:
+    """Looked for once: a job asks for the list with every message."""
+    return tuple(n for n, member in inspect.getmembers(kind, inspect.isfunction) if getattr(member, "is_step", False))
+
+
 @dataclass(frozen=True)
 class Steps:
     """What a method and a sub-protocol share: named steps and settings."""
@@ -89,11 +96,7 @@ class Steps:
 
     def steps(self, prefix: str = "") -> dict[str, MethodType]:
         """The allow-list: names to bound steps, those of a sub-protocol in field `f` as `f.step`."""
-        found = {
-            prefix + name: getattr(self, name)
-            for name, member in inspect.getmembers(type(self), inspect.isfunction)
-            if getattr(member, "is_step", False)
-        }
+        found = {prefix + name: getattr(self, name) for name in _steps_of(type(self))}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, SubProtocol):

@@ -141,14 +141,25 @@ def _inner(public: bytes, label: str, count: int, s: np.ndarray) -> np.ndarray:
 # ---- the server ----
 
 
-def evaluate(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
+def unpacked(public: bytes, bodies: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """All labelled rows, (a_l, b_l) side by side, limb by limb: uint32 (L, (RANK + 1) · RING). Once for everybody's rows of S."""
+    out = []
+    for limb in range(LIMBS):
+        a = np.concatenate([_expand(public, f"rows of {name}", limb, len(body)) for name, body in bodies.items()])
+        b = np.concatenate([from_wire(body)[limb] for body in bodies.values()])
+        out.append(np.concatenate([a, b[:, None]], 1).astype(np.uint32).reshape(len(b), -1))
+    return out
+
+
+def evaluate(public: bytes, sealed: list[np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
              stream: Stream, most: int = 1) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """(u, v) for one party's rows of S (whole numbers, `scaled`), whose columns are the parties' labelled rows in order."""
-    out = _rounded(hidden(public, bodies, key, S, columns, stream, most), Scale(most).kept)
+    """(u, v) for one party's rows of S (whole numbers, `scaled`), whose columns are the parties' labelled rows in order, which
+    are `unpacked`."""
+    out = _rounded(hidden(public, sealed, key, S, columns, stream, most), Scale(most).kept)
     return out[:, :RANK], out[:, RANK]
 
 
-def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
+def hidden(public: bytes, sealed: list[np.ndarray], key: np.ndarray, S: np.ndarray, columns: int,
            stream: Stream, most: int = 1) -> np.ndarray:  # fmt: skip
     """(u, v) before they are rounded: int64 (LIMBS, ciphertexts, RANK + 1, RING)."""
     scale, per = Scale(most), rows_per_ciphertext(columns)
@@ -160,10 +171,8 @@ def hidden(public: bytes, bodies: dict[str, np.ndarray], key: np.ndarray, S: np.
     rows = padded.reshape(count, per, S.shape[1])
     sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
     assert scale.room << LIMB <= EXACT  # a row's entries sum to at most `room`, so its products do to room · 2^LIMB
-    for limb in range(LIMBS):
-        a = np.concatenate([_expand(public, f"rows of {name}", limb, len(body)) for name, body in bodies.items()])
-        b = np.concatenate([from_wire(body)[limb] for body in bodies.values()])
-        both = np.concatenate([a, b[:, None]], 1, dtype=np.float64).reshape(len(b), -1)
+    for limb, both in enumerate(sealed):
+        both = both.astype(np.float64)
         for k in range(per):
             part = (rows[:, k] @ both).astype(np.int64).reshape(count, RANK + 1, RING)
             sums[limb] += _shift(part, columns * k)

@@ -71,7 +71,10 @@ def learn_seed(client: Client, letters: Mapping[str, bytes]) -> None:
 def agreement(client: Client) -> Agreement:
     if "agreement" not in client.memory:
         raise AgreementError(f"{client.name!r} has not agreed on keys, or has done with them: start a new session")
-    return Agreement.from_dict(client.memory["agreement"])
+    digest = client.memory.manifest["agreement"]
+    if client.agreed is None or client.agreed[0] != digest:
+        client.agreed = digest, Agreement.from_dict(client.memory["agreement"])
+    return client.agreed[1]
 
 
 def forget(client: Client) -> None:

@@ -121,22 +121,16 @@ class Sealed(SubProtocol):
             raise Mistake("the parties sealed their labels for different agreements: start a new session.")
         public, rows = publics.pop(), place(S, group)
         stream = Stream(fresh_secret(), context("spread"))
+        sealed = {i: product.unpacked(public, {f"{n} {i}": begun[n]["blocks"][i] for n in S}) for i, _ in _blocks(width)}
         out: dict[str, dict] = {name: {} for name in S}
         for k in next(iter(S.values())):
             every = np.concatenate([S[name][k] for name in S], 1, dtype=np.float64)
             for name in S:
-                own = product.scaled(every[rows[name]], most)
-                out[name][k] = {
-                    i: self._block(public, {n: begun[n]["blocks"][i] for n in S}, i, begun[name]["key"], own,
-                                   some.stop - some.start, stream, most)
-                    for i, some in _blocks(width)
-                }  # fmt: skip
+                own, key = product.scaled(every[rows[name]], most), begun[name]["key"]
+                made = {i: product.evaluate(public, sealed[i], key, own, some.stop - some.start, stream, most)
+                        for i, some in _blocks(width)}  # fmt: skip
+                out[name][k] = {i: dict(u=u, v=v) for i, (u, v) in made.items()}
         return Spread(tuple(S), group.round, 0, out)
-
-    def _block(self, public: bytes, bodies: dict[str, np.ndarray], i: int, key: np.ndarray, own: np.ndarray, columns: int,
-               stream: Stream, most: int) -> dict:  # fmt: skip
-        u, v = product.evaluate(public, {f"{name} {i}": body for name, body in bodies.items()}, key, own, columns, stream, most)
-        return dict(u=u, v=v)
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def _masked(client: Client, attempt: int, parties: Iterable[str]) -> dict:
     masked = sums.sum_share(client.name, secrets, occasion, ring, wide=own["wide"])
     if client.name == occasion.parties[0]:
         masked = (fixed.add_wide if own["wide"] else np.add)(masked, _pad(client, occasion, ring.shape))
-    return dict(share=masked, tag=_bytes(_inner(client, occasion, ring) + _tag_pad(client, occasion, client.name)))
+    return dict(share=masked, tag=_bytes(_inner(client, occasion, ring) + _tag_pads(client, occasion)[client.name]))
 
 
 def opened(client: Client, number: int, attempt: int, parties: Iterable[str], total: np.ndarray, tag: bytes) -> np.ndarray:
@@ -84,8 +84,7 @@ def opened(client: Client, number: int, attempt: int, parties: Iterable[str], to
     if total.shape != shape or total.dtype != np.uint64:
         raise AgreementError(f"a sum of shape {total.shape} came for {client.name!r}'s {shape}: start a new job")
     ring = (fixed.subtract_wide if own["wide"] else np.subtract)(total, _pad(client, occasion, shape))
-    pads = sum(_tag_pad(client, occasion, name) for name in occasion.parties)
-    if _bytes(_inner(client, occasion, ring) + pads) != tag:
+    if _bytes(_inner(client, occasion, ring) + sum(_tag_pads(client, occasion).values())) != tag:
         raise AgreementError(
             f"sum {number} that came to {client.name!r} is not the one that the parties formed: the host or a party changed it, "
             "so start a new job with parties and a host that you trust"
@@ -98,9 +97,11 @@ def _pad(client: Client, occasion: Occasion, shape: tuple[int, ...]) -> np.ndarr
     return Stream(client.memory["seed"], occasion.context("pad")).array(shape, "uint64")
 
 
-def _tag_pad(client: Client, occasion: Occasion, name: str) -> int:
+def _tag_pads(client: Client, occasion: Occasion) -> dict[str, int]:
+    """Everybody's p_j, one after the other from one stream."""
+    stream = Stream(client.memory["seed"], occasion.context("tag pads"))
     # 64 bits more than Q has: what is left of a bias after the remainder cannot be seen.
-    return int.from_bytes(Stream(client.memory["seed"], occasion.context("tag pad", name=name)).bytes(TAG + 8), "big") % Q
+    return {name: int.from_bytes(stream.bytes(TAG + 8), "big") % Q for name in occasion.parties}
 
 
 def _inner(client: Client, occasion: Occasion, ring: np.ndarray) -> int:
