@@ -96,7 +96,8 @@ class Steps:
 
     def steps(self, prefix: str = "") -> dict[str, MethodType]:
         """The allow-list: names to bound steps, those of a sub-protocol in field `f` as `f.step`."""
-        found = {prefix + name: getattr(self, name) for name in _steps_of(type(self))}
+        kind: type = type(self)
+        found = {prefix + name: getattr(self, name) for name in _steps_of(kind)}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, SubProtocol):

@@ -48,6 +48,7 @@ FISHER = 2 * math.sqrt(3) * math.log(2 + math.sqrt(3))  # Fisher information of 
 BYTES = LOG_Q // 8  # of a value mod q
 MASK = (1 << LIMB) - 1
 LARGEST = 255  # entry of Y
+AT_ONCE = 32  # ciphertexts of one matrix product
 
 
 @dataclass(frozen=True)
@@ -168,14 +169,14 @@ def hidden(public: bytes, sealed: list[np.ndarray], key: np.ndarray, S: np.ndarr
     count = -(-len(S) // per)
     padded = np.zeros((count * per, S.shape[1]))
     padded[: len(S)] = S
-    rows = padded.reshape(count, per, S.shape[1])
     sums = np.zeros((LIMBS, count, RANK + 1, RING), np.int64)
     assert scale.room << LIMB <= EXACT  # a row's entries sum to at most `room`, so its products do to room · 2^LIMB
     for limb, both in enumerate(sealed):
-        both = both.astype(np.float64)
-        for k in range(per):
-            part = (rows[:, k] @ both).astype(np.int64).reshape(count, RANK + 1, RING)
-            sums[limb] += _shift(part, columns * k)
+        factors = both.astype(np.float64)
+        for some in (slice(at, min(at + AT_ONCE, count)) for at in range(0, count, AT_ONCE)):
+            parts = (padded[some.start * per : some.stop * per] @ factors).astype(np.int64).reshape(-1, per, RANK + 1, RING)
+            for k in range(per):
+                sums[limb, some] += _shift(parts[:, k], columns * k)
     _add_zero(public, key, sums, stream)
     _add_flood(sums[:, :, RANK], per * columns, stream, scale.flood_bits)
     return sums

@@ -34,6 +34,7 @@ import numpy as np
 from grapevine.core import Client, Mistake, Server, SubProtocol, party_name, step
 from grapevine.core.reply import Array, Form
 from grapevine.core.server import Forms
+from grapevine.core.threads import in_threads, thread_count
 from grapevine.crypto import fixed, product, session, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
 from grapevine.crypto.lattice import pieces
@@ -120,16 +121,20 @@ class Sealed(SubProtocol):
         if len(publics) > 1:
             raise Mistake("the parties sealed their labels for different agreements: start a new session.")
         public, rows = publics.pop(), place(S, group)
-        stream = Stream(fresh_secret(), context("spread"))
         sealed = {i: product.unpacked(public, {f"{n} {i}": begun[n]["blocks"][i] for n in S}) for i, _ in _blocks(width)}
-        out: dict[str, dict] = {name: {} for name in S}
-        for k in next(iter(S.values())):
-            every = np.concatenate([S[name][k] for name in S], 1, dtype=np.float64)
-            for name in S:
-                own, key = product.scaled(every[rows[name]], most), begun[name]["key"]
-                made = {i: product.evaluate(public, sealed[i], key, own, some.stop - some.start, stream, most)
-                        for i, some in _blocks(width)}  # fmt: skip
-                out[name][k] = {i: dict(u=u, v=v) for i, (u, v) in made.items()}
+        graphs = list(next(iter(S.values())))
+        out: dict[str, dict] = {name: {k: {} for k in graphs} for name in S}
+
+        def work(_: int, task: tuple[int, str]) -> None:
+            k, name = task
+            own = product.scaled(np.concatenate([S[n][k][rows[name]] for n in S], 1, dtype=np.float64), most)
+            stream = Stream(fresh_secret(), context("spread"))
+            for i, some in _blocks(width):
+                made = product.evaluate(public, sealed[i], begun[name]["key"], own, some.stop - some.start, stream, most)
+                out[name][k][i] = dict(zip("uv", made))
+
+        tasks = [(k, name) for k in graphs for name in S]
+        in_threads(work, tasks, thread_count(None, len(tasks)))
         return Spread(tuple(S), group.round, 0, out)
 
 

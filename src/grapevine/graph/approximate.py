@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grapevine.core.errors import Mistake
-from grapevine.graph.blocks import in_threads, thread_count
+from grapevine.core.threads import in_threads, thread_count
 from grapevine.graph.hashing import hash_bits, hyperplanes
 from grapevine.graph.neighbours import (
     FAR,

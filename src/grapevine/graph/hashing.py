@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.threads import in_threads, thread_count
 from grapevine.crypto.stream import Stream
-from grapevine.graph.blocks import BLOCK, in_threads, thread_count
+from grapevine.graph.blocks import BLOCK
 
 
 def finite(V: np.ndarray) -> np.ndarray:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.threads import in_threads, thread_count
 from grapevine.crypto import bits as packed
-from grapevine.graph.blocks import BLOCK, in_threads, thread_count
+from grapevine.graph.blocks import BLOCK
 from grapevine.graph.hashing import finite
 
 FAR = np.iinfo(np.int64).max  # an empty place in a list of neighbours

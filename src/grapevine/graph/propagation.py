@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from scipy.special import entr
 
 from grapevine.core.errors import Mistake
-from grapevine.graph.blocks import COLUMNS, in_threads, thread_count
+from grapevine.core.threads import in_threads, thread_count
+from grapevine.graph.blocks import COLUMNS
 
 PRESETS = ("paper", "code")
 

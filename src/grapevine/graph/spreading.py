@@ -13,9 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from grapevine.core.errors import Mistake
+from grapevine.core.threads import thread_count
 from grapevine.crypto.stream import context, fresh_secret
 from grapevine.graph import approximate
-from grapevine.graph.blocks import COLUMNS, thread_count
+from grapevine.graph.blocks import COLUMNS
 from grapevine.graph.hashing import hash_bits, hyperplanes
 from grapevine.graph.neighbours import cosine, nearest, nearest_cosine
 from grapevine.graph.propagation import (
