@@ -58,7 +58,7 @@ claims: $(STAMP)
 	$(BIN)/python benchmarks/state_of_the_art.py
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean-env:
 	rm -rf .venv
