@@ -29,14 +29,14 @@ WIDE, HIGH, COLOURS = 1100, 1000, 128
 
 
 def label(out: Path) -> None:
-    """As `grapevine demo`."""
+    """As `grapevine demo`, with a protocol that takes seconds."""
     read = digits_parties(10)
     parties, truth = [(p.x, p.labels) for p in read], [p.truth for p in read]
-    gv.label(parties, names=[p.name for p in read], truth=truth, out=out, command="grapevine demo")
+    gv.label(parties, names=[p.name for p in read], truth=truth, secure="psm", out=out)
 
 
 def train(out: Path) -> None:
-    settings = dict(clients=10, partition="dirichlet:0.3", labels="clients:100", rounds=20, model="mlp")
+    settings = dict(clients=10, partition="dirichlet:1", labels="clients:200", rounds=20, model="cnn")
     gv.train("network", "digits", out=out, **settings)
 
 
@@ -57,7 +57,7 @@ def clean(out: Path) -> None:
 
 
 def compare(out: Path) -> None:
-    settings = dict(clients=10, labels="clients:60~3", rounds=15, model="mlp", seeds=3)
+    settings = dict(clients=10, labels="clients:60~3", rounds=8, model="mlp", seeds=3)
     gv.compare(
         ["network", "perclient-lp", "fedsem"],
         "digits",

@@ -1,4 +1,4 @@
-"""The scripts and the notebook of examples/ run as they are, each in a process of its own, and are as short as they say."""
+"""The scripts and notebooks of examples/ run as they are, each in its own process, and are as short as they say."""
 
 import json
 import os
@@ -10,7 +10,12 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
-NOTEBOOK = FOLDER / "tour.ipynb"
+NOTEBOOKS = {  # and what must hold at the end
+    "label": "result.accuracy > 0.85 and result.expected['n'] > 5 and len(north.labels) == len(parts[0])",
+    "train": "runs['supervised'].result['accuracy'] > 0.5",
+    "clean": "result.measured['wrong labels found']['recall'] > 0.8 and right(result[0], hospitals[0]) > 0.95",
+    "compare": "{row['method'] for row in made.table} >= {'network', 'fedprox', 'alone', 'supervised'}",
+}
 
 
 def run(script: Path, folder: Path) -> str:
@@ -33,13 +38,18 @@ def test_script(script, tmp_path):
         assert (tmp_path / "out" / "run" / "model.safetensors").exists()
 
 
-def test_notebook(tmp_path):
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook(name, tmp_path):
     """Its code cells, one after the other; the last expression of a cell is shown in a notebook, and computed here."""
-    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
     assert notebook["nbformat"] == 4
     code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert len(code) >= 5 and all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
-    script = tmp_path / "tour.py"
-    text = "\n".join(code) + "\nassert runs['supervised'].result['accuracy'] > 0.5 and result.accuracy > result.alone_accuracy\n"
-    script.write_text(text, encoding="utf-8")
+    assert len(code) >= 4 and all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code")
+    script = tmp_path / f"{name}_notebook.py"
+    body = "\n".join(code).replace("\n", "\n    ")
+    script.write_text(f"if __name__ == '__main__':\n    {body}\n    assert {NOTEBOOKS[name]}\n", encoding="utf-8")
     run(script, tmp_path)
+
+
+def test_there_is_a_notebook_for_each_job():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS)
