@@ -9,7 +9,7 @@ from common import FEW, accuracies, arguments, beats, spread, verdict, write
 from cut import FEDAVG, ROUNDS, SETS, WORDS, cut, kept, rate, remembered, train, with_server
 
 from grapevine.data.split import Part, Split
-from grapevine.methods.mp_ssfl import ASIDE
+from grapevine.methods.mp_ssfl import EXCLUDED
 
 CLAIM = "FedAvg on the labels that MP-SSFL gives to unlabelled clients is within about a point of FedAvg on true labels."
 PAPER = {"10 clients of 500, true labels": 70.04, "10 clients of 500, MP-SSFL": 70.99, "largest loss of table 2": 1.38,
@@ -26,7 +26,7 @@ def joined(split: Split) -> Split:
 
 def truly(split: Split, out: Path) -> Split:
     """The rows that MP-SSFL labelled in this run, with their true labels, and the server's."""
-    rows = [index[found["action"] != ASIDE] for index, found in remembered(out, split, "decided")]
+    rows = [index[found["action"] != EXCLUDED] for index, found in remembered(out, split, "decided")]
     parts = tuple(Part(each, split.truth[each], torch.empty(0, dtype=torch.int64)) for each in rows)
     return replace(
         split, parts=(*parts, split.server), settings=dict(split.settings, labels=f"{split.settings['labels']},clients:all")

@@ -16,7 +16,7 @@ from common import FEW, arguments, beats, sentence, spread, verdict, write
 from cut import FEDAVG, SETS, classifier, cut, kept, rate, remembered, train
 
 from grapevine.data.split import IRRELEVANT, Split
-from grapevine.methods.mp_ssfl import ASIDE, KEPT, MPSSFL, decide, probabilities
+from grapevine.methods.mp_ssfl import EXCLUDED, KEPT, MPSSFL, decide, probabilities
 
 CLAIM = "MP-SSFL sets irrelevant rows aside better than both baselines: 90 % right on MNIST and 87 % on Fashion-MNIST at 200:200."
 FILTERS = ("MP-SSFL", "rds", "tuor")
@@ -110,7 +110,7 @@ def filtered(where: Path, cell: Cell, rows: Rows, lr: float, quick: bool) -> dic
     split, found = rows.split, {}
     out = rows.decided(where, "mp-ssfl", lr)
     decided = [(index, each["action"]) for index, each in remembered(out, split, "decided")]
-    found["mp-ssfl"] = shares(split, [(index, action != ASIDE) for index, action in decided])
+    found["mp-ssfl"] = shares(split, [(index, action != EXCLUDED) for index, action in decided])
     if "rds" in cell.methods:
         out = where / f"{rows.start}-rds-{rows.seed}"
         train(out, "rds", split, rows.seed, 2 if quick else ROUNDS, lr=lr, **FEDAVG)
@@ -129,7 +129,7 @@ def by_tau(where: Path, cell: Cell, rows: Rows, lr: float) -> dict[str, dict[str
     p, y, index = (torch.cat(each) for each in zip(*[(probabilities(model, one, known), one.y, one.index) for one in clients]))
     for tau in TAUS:
         _, action, _, _ = decide(p, y, tau, MPSSFL.upsilon)
-        found[f"tau {tau:g}, mp-ssfl"] = shares(split, [(index, action != ASIDE)])
+        found[f"tau {tau:g}, mp-ssfl"] = shares(split, [(index, action != EXCLUDED)])
         found[f"tau {tau:g}, {MENDS_NOT}"] = shares(split, [(index, action == KEPT)])
     return found
 

@@ -7,7 +7,7 @@ from common import FEW, accuracies, arguments, beats, sentence, spread, verdict,
 from cut import FEDAVG, ROUNDS, SETS, WORDS, cut, kept, rate, remembered, train
 
 from grapevine.data.split import Split
-from grapevine.methods.mp_ssfl import ASIDE
+from grapevine.methods.mp_ssfl import EXCLUDED
 
 CLAIM = "FedAvg after MP-SSFL has mended flipped labels is better than after removing them, and than on the flipped labels."
 PAPER = "section 4.2.2 says that removing lowers accuracy, most where flips are many; table 4, which it names, shows other things"
@@ -67,7 +67,7 @@ def shown(flip: float | str) -> str:
 def labels_used(out: Path, split: Split) -> tuple[float, float]:
     """Per cent of the rows that are trained on, and of their labels those that are right."""
     found = list(remembered(out, split, "decided"))
-    used = torch.cat([each["action"] != ASIDE for _, each in found])
+    used = torch.cat([each["action"] != EXCLUDED for _, each in found])
     right = torch.cat([each["label"] == split.truth[rows] for rows, each in found])[used]
     return round(100 * float(used.float().mean()), 2), round(100 * int(right.sum()) / max(len(right), 1), 2)
 
