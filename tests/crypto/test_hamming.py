@@ -227,7 +227,7 @@ def test_protocols_have_names():
     assert set(hamming.PROTOCOLS) == {"plain", "psm", "mlwe", "paillier", "ot"}
     for name in hamming.PROTOCOLS:
         assert hamming.protocol(name).name == name
-    with pytest.raises(Mistake, match="no protocol 'rsa': take mlwe, psm"):
+    with pytest.raises(Mistake, match="no protocol 'rsa': use mlwe, psm"):
         hamming.protocol("rsa")
 
 
@@ -257,7 +257,7 @@ def test_bytes_are_as_announced(protocol):
     measured = sum(
         wire.size(message.get(name, {}))
         for message in up
-        for name in ("prelude", "first", "answers", "shares", "chunks", "requests")
+        for name in ("prelude", "first", "answers", "common", "shares", "chunks", "requests")
     )
     assert abs(measured - expected) <= 0.02 * expected + 1200
 
@@ -416,7 +416,8 @@ def tampered(place):
     return change
 
 
-@pytest.mark.parametrize("step_name,place,kind", [("evaluate", "ciphers", "ciphertext"), ("open", "answers", "answer")])
+@pytest.mark.parametrize("step_name,place,kind", [("evaluate", "ciphers", "ciphertext"), ("open", "answers", "answer"),
+                                                  ("open", "common", "common answer")])  # fmt: skip
 def test_changed_ciphertexts_and_answers_are_refused(step_name, place, kind, toy_lattice):
     with pytest.raises(StepError, match=f"the {kind} in the name of .* is not signed"):
         run(MLWE, random_bits((3, 2, 2), 8), change={f"hamming.{step_name}": tampered(place)})

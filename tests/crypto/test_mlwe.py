@@ -518,7 +518,8 @@ def test_sizes_are_what_is_sent(n_j, n_k, L):
     T = mlwe.decrypt(secret, reply, n_k)
     sent = dict(
         up=len(message["seed"]) + message["bodies"].nbytes + message["key"].nbytes,
-        back=reply["a"].nbytes + reply["b"].nbytes,
+        common=reply["a"].nbytes,
+        back=reply["b"].nbytes,
         server=T["values"].nbytes + R["values"].nbytes,
     )
     assert sent == mlwe.sizes(params, n_j, n_k)
@@ -526,7 +527,7 @@ def test_sizes_are_what_is_sent(n_j, n_k, L):
 
 def test_sizes_of_the_papers_setting():
     sizes = mlwe.sizes(Params(4096), 500, 500)
-    assert sizes == dict(up=32 + 10 * (4096 * 500 + 3584), back=4 * 500 * (3584 + 500), server=2 * 500_000)
+    assert sizes == dict(up=32 + 10 * (4096 * 500 + 3584), common=4 * 500 * 3584, back=4 * 500 * 500, server=2 * 500_000)
 
 
 def test_shares_keep_every_value(monkeypatch):

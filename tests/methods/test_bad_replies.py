@@ -53,7 +53,9 @@ def test_a_ciphertext_that_is_none_leaves_its_sender_out(toy_lattice):
     assert_same_results(run, never, ("p0", "p2", "p3"))
 
 
-@pytest.mark.parametrize("step, name", [("evaluate", "answers"), ("evaluate", "shares"), ("open", "shares")])
+@pytest.mark.parametrize(
+    "step, name", [("evaluate", "answers"), ("evaluate", "common"), ("evaluate", "shares"), ("open", "shares")]
+)
 @pytest.mark.parametrize("value", [{}, "distances"])
 def test_bad_distances_leave_their_sender_out(step, name, value, toy_lattice):
     parties = blobs((6, 4, 5, 4), classes="ab", labelled=3)

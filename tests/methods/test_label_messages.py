@@ -20,7 +20,7 @@ FIELDS = {
     "share": {"first", "own", "labelled", "blank", "spread"},
     SPREAD: {"rows"},
     "receive": {"hits"},
-    "xclp.hamming.evaluate": {"answers", "shares"},
+    "xclp.hamming.evaluate": {"answers", "common", "shares"},
     "xclp.hamming.open": {"shares"},
 }
 
@@ -283,7 +283,7 @@ def test_there_is_no_second_round(step):
         payload = dict(run.down(SPREAD, "p0")[0], **payload)
     if step == "receive":
         payload["rows"] = np.zeros((9, 6), np.uint64)
-    with pytest.raises(Mistake, match="round 1 was asked for"):
+    with pytest.raises(Mistake, match="round 1 was requested"):
         run_step(run.method, step, run.client("p0"), payload)
 
 
@@ -303,7 +303,7 @@ def test_after_the_job_secrets_are_gone():
 def test_a_wrong_count_of_own_rows_is_refused(step):
     """Cut otherwise, a party's rows would be summed as another's."""
     change = each_request(lambda id, payload: dict(payload, counts=dict(payload["counts"], p0=8, p1=11)))
-    with pytest.raises(StepError, match="p0 has 9 rows, and the server says 8"):
+    with pytest.raises(StepError, match="p0 has 9 rows, but the server says 8"):
         start(job("psm"), blobs((9, 10, 8)), change={step: change})
 
 

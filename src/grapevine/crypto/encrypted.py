@@ -16,11 +16,15 @@ from grapevine.crypto import mlwe, paillier, secure, session
 from grapevine.crypto.secure import PARCEL, SHARE, Blocks, Group, SecureHamming
 from grapevine.crypto.stream import context
 
+ANSWERS = "to the server nothing: under another party's key; to that party nothing: masked"
+
 
 class Encrypted(SecureHamming):
     """The flow of the paper's PHE protocol: j encrypts once, k computes on it, j opens, the server subtracts."""
 
     collusion = "what H and that client's own rows tell about the other's directions"
+    shared: tuple[str, ...] = ()
+    """Parts of an answer that are the same for every j: they travel once."""
 
     def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
         """(secret for the own memory, message for all partners), from unpacked bits. `occasion` is public, of this H alone."""
@@ -53,7 +57,7 @@ class Encrypted(SecureHamming):
     def form(self, group: Group, name: str) -> Form:
         return dict(cipher=PARCEL) if self.encrypts(group, name) else {}
 
-    @step(reveals=dict(answers="to the server nothing: under another party's key; to that party nothing: masked", shares=SHARE))
+    @step(reveals=dict(answers=ANSWERS, common=ANSWERS, shares=SHARE))
     def evaluate(self, client: Client, ciphers: dict) -> dict:
         """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
         own, plain = secure.kept_bits(client)
@@ -62,11 +66,13 @@ class Encrypted(SecureHamming):
         client.memory["bits"] = dict(own, computed=True)
         messages = {j: secure.unpack(client, j, "ciphertext", sent, round=own["round"]) for j, sent in ciphers.items()}
         answers, shares = self.compute(messages, plain, _occasion(client, own["round"]))
-        answers = {j: secure.parcel(client, "answer", answer, j, own["round"]) for j, answer in answers.items()}
-        return dict(answers=answers, shares=shares)
+        common = {name: next(iter(answers.values()))[name] for name in self.shared}
+        apart = {j: {name: part for name, part in answer.items() if name not in common} for j, answer in answers.items()}
+        sealed = {j: secure.parcel(client, "answer", answer, j, own["round"]) for j, answer in apart.items()}
+        return dict(answers=sealed, common=secure.parcel(client, "common answer", common, round=own["round"]), shares=shares)
 
     @step(reveals=dict(shares=SHARE))
-    def open(self, client: Client, answers: dict) -> dict:
+    def open(self, client: Client, answers: dict, common: dict) -> dict:
         """Client j, for every partner that computed on its ciphertexts. The secret is used up."""
         own = client.memory["bits"]
         if "hamming" not in client.memory:
@@ -75,7 +81,8 @@ class Encrypted(SecureHamming):
         out = {}
         for k, sent in answers.items():
             answer = secure.unpack(client, k, "answer", sent, client.name, own["round"])
-            out[k] = self.decrypt(secret, answer, (n, own["counts"][k]), own["length"])
+            same = secure.unpack(client, k, "common answer", common.get(k, {}), round=own["round"])
+            out[k] = self.decrypt(secret, dict(same, **answer), (n, own["counts"][k]), own["length"])
         return dict(shares=out)
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:
@@ -83,13 +90,14 @@ class Encrypted(SecureHamming):
         tasks = [secure.roles(j, k, group.roster) for j, k in combinations(sorted(full), 2)]
         each = {group.ids[k]: dict(ciphers={j: firsts[j]["cipher"] for j, kk in tasks if kk == k}) for _, k in sorted(tasks)}
         form = secure.for_partners(each, "ciphers", answers=PARCEL, shares=dict)
-        computed = server.ask(self.evaluate, each=each, form=form) if each else {}
+        computed = server.ask(self.evaluate, each=each, form=lambda id: dict(form(id), common=PARCEL)) if each else {}
         lost = {k for k in full if group.ids[k] in each and group.ids[k] not in computed}
         tasks = [(j, k) for j, k in tasks if not {j, k} & lost]
         each = {
-            group.ids[j]: dict(answers={k: computed[group.ids[k]]["answers"][j] for jj, k in tasks if jj == j})
+            group.ids[j]: dict(answers={k: computed[group.ids[k]]["answers"][j] for jj, k in tasks if jj == j},
+                               common={k: computed[group.ids[k]]["common"] for jj, k in tasks if jj == j})
             for j, _ in sorted(tasks)
-        }
+        }  # fmt: skip
         form = secure.for_partners(each, "answers", shares=dict)
         opened = server.ask(self.open, each=each, form=form) if each else {}
         lost |= {j for j in full if group.ids[j] in each and group.ids[j] not in opened}
@@ -109,6 +117,7 @@ class Mlwe(Encrypted):
 
     name = "mlwe"
     first = "nothing: lattice ciphertexts of this party's hash bits"
+    shared = ("a",)
 
     def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
         params = mlwe.Params.for_bits(bits.shape[1])
@@ -134,7 +143,7 @@ class Mlwe(Encrypted):
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
         sizes = mlwe.sizes(mlwe.Params.for_bits(bits), n_j, n_k)
-        return dict(once=sizes["up"], pair=sizes["back"], server=sizes["server"])
+        return dict(once=sizes["up"] + sizes["common"], pair=sizes["back"], server=sizes["server"])
 
 
 @dataclass(frozen=True)

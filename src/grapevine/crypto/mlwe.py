@@ -13,7 +13,7 @@ This is the paper's PHE protocol (XCLP, section 3.2) with module-LWE in the plac
                                                  (u, v)  = sum_l x_l (a_l, b_l)
                                                  (u, v) += (A_0^T w + e_1, p^T w)        an encryption of zero
                                                  v      += flood, rounded, + r           r uniform, over all bits of v
-             <-- u, v, rounded --              (evaluate: u is made once for all j with the same seed)
+             <-- u, v, rounded --              (evaluate: u is made and sent once for all j with the same seed)
                                                R = r - (q/t) |b'|   ------------------>
     T = v - <u, s> + y   ------------------------------------------------------------>   h = round((T - R) t / q)
     (decrypt; y Gaussian)                                                                (combine)
@@ -387,11 +387,12 @@ def _share_slice(params: Params, values: slice) -> slice:
 
 
 def sizes(params: Params, points_j: int, points_k: int) -> dict[str, int]:
-    """Bytes of one pair: `up` (once for all partners), `back`, and `server` (both shares)."""
+    """Bytes of one pair: `up` of j and `common` of k (each once for all partners), `back`, and `server` (both shares)."""
     key = params.blocks(points_j) * params.dimension
     return dict(
         up=SECRET_BYTES + 2 * LIMB_BYTES * (params.bits * points_j + key),
-        back=points_k * (params.dimension + points_j) * params.kept // 8,
+        common=points_k * params.dimension * params.kept // 8,
+        back=points_k * points_j * params.kept // 8,
         server=2 * _share_bytes(params, points_j * points_k),
     )
 
