@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow test-parties test-browser lint data bench claims docs clean-env
+.PHONY: demo test test-slow test-parties test-browser lint lock check-image data bench claims docs clean-env
 .DEFAULT_GOAL := demo
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +39,17 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# requirements.lock: versions as in constraints.txt, with the hashes of all files, for Linux on x86-64 and Python 3.11. torch is the
+# build without CUDA: name the place that has it in UV_FIND_LINKS or UV_EXTRA_INDEX_URL.
+lock: $(STAMP)
+	$(BIN)/uv pip compile pyproject.toml --extra flower --extra paillier --extra dp --constraint constraints.txt --upgrade --quiet \
+		--generate-hashes --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+		--custom-compile-command "make lock" --output-file requirements.lock
+
+# The Dockerfile's own steps in an empty folder, without Docker.
+check-image:
+	$(PYTHON) deploy/check_image.py
 
 # What bench and claims read: some downloads, then features of CIFAR-10. What is there is left as it is.
 data: $(STAMP)
