@@ -144,7 +144,7 @@ def run(
 
     out = (where or RUNS) / folder
     print(f"{folder}: {', '.join(specs)}", flush=True)
-    usual = dict(data_dir=DATA, seeds=seeds, bounds=False, latent=0)
+    usual = dict(data_dir=DATA, seeds=seeds, bounds=False)
     made = compare(specs, CompareSettings.from_dict({**usual, **setting.flags, **flags}), out, resume=True)  # without pages
     for one in made.failed:
         print(f"  {one['folder']}: {one['error']}", flush=True)

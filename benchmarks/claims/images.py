@@ -1,0 +1,79 @@
+"""X5, P1, P6 and A1 on CIFAR-10 images from scratch, with thin networks of the papers: hours on two cores.
+
+    python benchmarks/claims/images.py [--quick] [--only x5|p1|p6|a1] [--seeds 1]
+
+Networks have an eighth or a quarter of the papers' channels and batch normalisation; there are 20,000 training images (the
+papers: 50,000) and 100 rounds (500 to 3000). Learning rates are those that trials chose, as for the other claims. Every run is
+kept in `.runs/` and gone on with where it was stopped, and images.json beside this file has all runs that are finished, with
+their curves: what stands there may be half of a comparison. docs/claims.md shows it below the claims.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import Setting, accuracies, run, spread, tuned
+from machine import about, need
+from settings import ANCHOR_TRIALS, LABELLED_ONLY, PROTO_TRIALS, STAGE_1, XCLP_TRIALS
+
+FILE = Path(__file__).with_suffix(".json")
+_IMAGES = dict(data="cifar10", clients=100, norm="bn", rounds=100, per_round=5, evaluate_every=5)
+_XCLP = dict(_IMAGES, model="cnn13:0.125", labels="clients:1000", budget=dict(STAGE_1, epochs=1))
+_PROTO = dict(_IMAGES, model="resnet9:0.125", labels="clients:5000")
+_ANCHOR = dict(_IMAGES, model="wrn28x2:0.25", labels="server:250", budget=dict(epochs=1, server_epochs=5, pretrain=5))
+CLAIMS: dict[str, tuple[Setting, tuple[str, ...]]] = {  # the cheapest first
+    "x5": (Setting("images-x5", _XCLP, XCLP_TRIALS), ("fedavg", "xclp", "network", "perclient-lp")),
+    "p1": (Setting("images-p1", _PROTO, PROTO_TRIALS), ("protofssl", LABELLED_ONLY[0], "fixmatch", "fedmatch")),
+    "p6": (Setting("images-p6", _PROTO, PROTO_TRIALS), ("protofssl",)),
+    "a1": (Setting("images-a1", _ANCHOR, ANCHOR_TRIALS), ("fedanchor", "semifl", "fixmatch", "server-only")),
+}
+NORMS = ("none", "bn", "gn", "sbn")
+QUICK = dict(clients=20, per_round=5, rounds=1)
+
+
+def settings(claim: str) -> dict[str, Setting]:
+    """A claim's comparisons: one, or for P6 one for each norm."""
+    setting = CLAIMS[claim][0]
+    if claim != "p6":
+        return {claim: setting}
+    each = {norm: dict(setting.flags, norm=norm) for norm in NORMS}
+    return {f"p6, norm {norm}": Setting(f"images-p6-{norm}", flags, PROTO_TRIALS) for norm, flags in each.items()}
+
+
+def curve(one: dict[str, Any]) -> list[tuple[int, float]]:
+    return [(line["round"], round(100 * line["accuracy"], 2)) for line in one["history"] if line.get("accuracy") is not None]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round of the first claim's first method; nothing is kept")
+    parser.add_argument("--only", choices=CLAIMS, help="one of the claims [all]")
+    parser.add_argument("--seeds", type=int, default=1)
+    options = parser.parse_args()
+    need("cifar10")
+    if options.quick:
+        setting, methods = CLAIMS["x5"]
+        with tempfile.TemporaryDirectory() as folder:
+            small = replace(setting, flags=setting.flags | QUICK)
+            print({spec: accuracies(runs) for spec, runs in run(small, methods[:1], "quick", [0], {}, Path(folder)).items()})
+        return
+    found: dict[str, Any] = json.loads(FILE.read_text())["runs"] if FILE.exists() else {}
+    for claim in [options.only] if options.only else CLAIMS:
+        for name, setting in settings(claim).items():
+            fields = {method: specs[0] for method, specs in tuned(setting, CLAIMS[claim][1]).items()}
+            for method, spec in fields.items():
+                runs = run(setting, [spec], setting.name, list(range(options.seeds)), {})[spec]
+                said = dict(
+                    setting=setting.words(), fields=spec, accuracy=spread(accuracies(runs)), curves=list(map(curve, runs))
+                )
+                found.setdefault(name, {})[method] = said
+                FILE.write_text(json.dumps(dict(machine=about(), runs=found), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
