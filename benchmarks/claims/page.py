@@ -103,6 +103,7 @@ def main(path: Path = PAGE) -> None:
     text = HEAD + markdown(("", "claim", "verdict", "decisive numbers", "why"), lines) + "\n" + RULES
     for name, result in found.items():
         text += "\n" + section(name, result, words[name].get("text", "").format_map(numbers))
+    text += "\n" + images()
     path.write_text(text, encoding="utf-8")
     print(f"Wrote {path.name}: {len(found)} of {len(CLAIMS)} claims, {len(text.split())} words.")
 
@@ -122,6 +123,24 @@ def section(name: str, result: dict[str, Any], text: str) -> str:
         command,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def images(file: Path = HERE / "images.json") -> str:
+    """What has run of the claims on images from scratch: accuracy along the rounds, of the first seed."""
+    text = "## CIFAR-10 images from scratch {#images}\n\n`python benchmarks/claims/images.py` runs X5, P1, P6 and A1 with thin "
+    text += "networks; it takes hours and goes on where it was stopped."
+    if not file.exists():
+        return f"{text} It has not been run yet.\n"
+    found, rows = json.loads(file.read_text())["runs"], []
+    for name, methods in found.items():
+        for method, one in methods.items():
+            curve = [accuracy for _, accuracy in one["curves"][0]]
+            quarters = [curve[max(0, (len(curve) * k + 3) // 4 - 1)] for k in range(1, 5)]
+            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *quarters, one["accuracy"]["mean"]))
+    settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
+    told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
+    head = ("claim", "method", "seeds", "a quarter of the rounds", "half", "three quarters", "all", "best on validation")
+    return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{told}\n"
 
 
 def table(numbers: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import torch
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "claims"
 FIELDS = {"claim", "command", "setting", "seeds", "numbers", "paper_numbers", "verdict", "why", "commit"}
 VERDICTS = {"holds", "holds in part", "does not hold"}
-RESULTS = sorted(FOLDER.glob("*.json"))
+RESULTS = sorted(FOLDER.glob("[XPAM][0-9].json"))
 MADE = re.compile(r"<!-- made by benchmarks/(?P<script>\w+)\.py -->\n(?P<text>.*?)<!-- end -->", re.S)
 
 
@@ -111,6 +111,15 @@ def test_a_result_that_is_older_than_its_script_says_so(claims, tmp_path):
     assert page.fingerprint(longer) == result["script"]
     longer.write_text((FOLDER / "x4.py").read_text(encoding="utf-8") + "\nLABELS = (100,)\n", encoding="utf-8")
     assert page.fingerprint(longer) != result["script"]
+
+
+def test_curves_on_images_are_shown_as_far_as_they_have_run(claims, tmp_path):
+    page, file = claims("page"), tmp_path / "images.json"
+    assert "not been run yet" in page.images(file)
+    curve = [[round, float(round)] for round in range(1, 9)]
+    one = dict(setting="--rounds 8", fields="fedavg", accuracy=dict(mean=7.5, std=0.0, seeds=[7.5]), curves=[curve])
+    file.write_text(json.dumps(dict(runs=dict(x5=dict(fedavg=one)))))
+    assert "| X5 | `fedavg` | 1 | 2.0 | 4.0 | 6.0 | 8.0 | 7.5 |" in page.images(file)
 
 
 def test_docs_hold_what_the_results_say(claims, tmp_path):
