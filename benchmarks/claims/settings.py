@@ -28,32 +28,34 @@ XCLP_TRIALS = {
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
     "xclp": [dict(hamming=PLAIN, lr=lr) for lr in (0.03, 0.1, 0.3, 0.6)],
 }
-_XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="mlp", rounds=60, per_round=5, evaluate_every=5,
+_XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="mlp", rounds=30, per_round=5, evaluate_every=3,
              budget=STAGE_1)  # fmt: skip
 # Where a round's graph holds every client's labels: digits with all clients in a round, and 20 clients of 540 rows of MNIST,
 # all of them guests. Their 15,000 rows are a table, of which 3000 are for testing and 1200 for validation.
 MNIST_PART = RUNS / "mnist-15000.npz"
-_DIGITS = dict(_XCLP, data="digits", clients=10, per_round=10, labels="clients:50")
-_MNIST = dict(_XCLP, data=MNIST_PART, clients=20, labels="clients:200", rounds=70, budget=dict(STAGE_1, epochs=2))
-_FEATURES = Setting("xclp2-iid", _XCLP, XCLP_TRIALS, seeds=FEW)
-_MNIST_IID = Setting("xclp2-mnist", _MNIST, XCLP_TRIALS, seeds=FEW)
+_DIGITS = dict(_XCLP, data="digits", clients=10, per_round=10, labels="clients:50", rounds=60)
+_MNIST = dict(_XCLP, data=MNIST_PART, clients=20, labels="clients:200", budget=dict(STAGE_1, epochs=2))
+_FEATURES = Setting("xclp3-iid", _XCLP, XCLP_TRIALS, seeds=FEW)
+_SOME = {
+    method: XCLP_TRIALS[method] for method in ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
+}  # the others cost most
+_MNIST_IID = Setting("xclp3-mnist", _MNIST, _SOME, seeds=FEW)
 XCLP = {
-    "digits, 10 clients, 50 labels": Setting("xclp2-digits", _DIGITS, XCLP_TRIALS),
-    "digits, 10 clients, 50 labels, label skew": Setting("xclp2-digits-skew", dict(_DIGITS, labels="clients:50~5"), XCLP_TRIALS),
+    "digits, 10 clients, 50 labels": Setting("xclp3-digits", _DIGITS, XCLP_TRIALS),
+    "digits, 10 clients, 50 labels, label skew": Setting("xclp3-digits-skew", dict(_DIGITS, labels="clients:50~5"), XCLP_TRIALS),
     "MNIST, 20 clients, 200 labels, label skew": Setting(
-        "xclp2-mnist-skew", dict(_MNIST, labels="clients:200~5"), XCLP_TRIALS, _MNIST_IID, FEW
+        "xclp3-mnist-skew", dict(_MNIST, labels="clients:200~5"), _SOME, _MNIST_IID, FEW
     ),
     "CIFAR-10 features, 1000 labels": _FEATURES,
     "CIFAR-10 features, 1000 labels, label skew": Setting(
-        "xclp2-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS, _FEATURES, FEW
+        "xclp3-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS, _FEATURES, FEW
     ),
 }
 # One local epoch instead of five, and without FedMatch and FedSiam, which cost most: dozens of runs take hours on two cores.
-FASHION_METHODS = ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
+FASHION_METHODS = tuple(_SOME)
 _FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=60, per_round=5, evaluate_every=5,
                 budget=dict(STAGE_1, epochs=1))  # fmt: skip
-FASHION_TRIALS = {method: XCLP_TRIALS[method] for method in FASHION_METHODS}
-_FASHION_IID = Setting("xclp2-fashion-iid", _FASHION, FASHION_TRIALS, seeds=FEW)
+_FASHION_IID = Setting("xclp2-fashion-iid", _FASHION, _SOME, seeds=FEW)
 _FASHION_SKEW = Setting("xclp2-fashion-skew", dict(_FASHION, labels="clients:1000~5"), tuned_as=_FASHION_IID, seeds=FEW)
 XCLP_SOME = Setting(  # at 20 of the clients
     "xclp2-fashion-some", dict(_FASHION, labels="clients:1000/20"), tuned_as=_FASHION_IID, seeds=FEW
@@ -80,11 +82,11 @@ PROTO_TRIALS = {
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
 }
 # The MLP's 64 numbers are learnt features for all methods; flat maps of the small CNN classify well before any training.
-_PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=60, per_round=5, evaluate_every=5)
-_PROTO_IID = Setting("proto2-iid", _PROTO, PROTO_TRIALS)
+_PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=20, per_round=5, evaluate_every=4)
+_PROTO_IID = Setting("proto3-iid", _PROTO, PROTO_TRIALS)
 PROTO = {
     "i.i.d.": _PROTO_IID,
-    "non-i.i.d.": Setting("proto2-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS, _PROTO_IID),
+    "non-i.i.d.": Setting("proto3-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS, _PROTO_IID),
 }
 # Labelled-only FedAvg with the paper's budget, two steps on all labels a round, and with ProtoFSSL's, ten.
 LABELLED_ONLY = ("fedavg:epochs=2,batch=1000", "fedavg:epochs=10,batch=1000")
@@ -97,7 +99,7 @@ ANCHOR_TRIALS = {
     "server-only": RATES,
 }
 # Fewer clients, epochs and rounds than the papers' 10, 5 and 500, alike for all: a run takes seconds.
-_ANCHOR = dict(data="cifar10-lite0", clients=100, model="mlp", rounds=30, per_round=5, evaluate_every=3)
+_ANCHOR = dict(data="cifar10-lite0", clients=100, model="mlp", rounds=20, per_round=5, evaluate_every=2)
 
 
 def _anchor(labels: int, epochs: int, partition: str = "iid", seeds: int = FEW, as_in: Setting | None = None) -> Setting:
@@ -111,8 +113,8 @@ _FIRST = _anchor(50, 1, seeds=SEEDS)
 ANCHOR = {
     "i.i.d., 50 anchors, 1 server epoch": _FIRST,
     "i.i.d., 50 anchors, 5 server epochs": _anchor(50, 5, as_in=_FIRST),
-    "i.i.d., 250 anchors, 1 server epoch": _anchor(250, 1, as_in=_FIRST),
     "Dirichlet 0.1, 50 anchors, 1 server epoch": _anchor(50, 1, "dirichlet:0.1", as_in=_FIRST),
+    "i.i.d., 250 anchors, 1 server epoch": _anchor(250, 1, as_in=_FIRST),
 }
 ANCHOR_WORDS = (
     f"{_FIRST.words()}, also with server:250, with server_epochs=5 and with --partition dirichlet:0.1 ({FEW} seeds, same fields)"
