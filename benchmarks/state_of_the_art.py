@@ -91,7 +91,7 @@ def spaces(quick: bool) -> Iterator[Space]:
         return
     need("cifar10", "cifar10-lite0")
     features, images = (first(gv.data.load(name, data_dir=DATA), ROWS) for name in ("cifar10-lite0", "cifar10"))
-    yield Space("features", features, features, "mlp", None, 40)
+    yield Space("features", features, features, "mlp", None, 25)
     yield Space("images", images, features, "cnn", "bn", 50)
 
 
