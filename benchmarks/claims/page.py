@@ -28,7 +28,7 @@ COMPARED = {  # claims that compare methods by training: where the labels are, a
     "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
     "A1": ("at the server", "CIFAR-10 features"),
 }
-NAMED = ("CIFAR-10", "Fashion-MNIST")
+NAMED = ("CIFAR-10", "Fashion-MNIST", "MNIST", "digits")
 MOST = 6  # numbers in a line of a method's page
 CLAIMS = {  # in the order of the page
     "X1": "XCLP labels better than each client alone, most where labels are few",
@@ -97,9 +97,8 @@ def main(path: Path = PAGE) -> None:
         if name not in found:
             lines.append((name, claim, "not run yet", "", ""))
             continue
-        told = f"**{found[name]['verdict']}**" + ("" if current(found[name]) else " (old run)")
         number, why = (words[name][part].format_map(numbers) for part in ("number", "reason"))
-        lines.append((f"[{name}](#{name.lower()})", claim, told, number, why))
+        lines.append((f"[{name}](#{name.lower()})", claim, f"**{verdict(found[name])}**", number, why))
     text = HEAD + markdown(("", "claim", "verdict", "decisive numbers", "why"), lines) + "\n" + RULES
     for name, result in found.items():
         text += "\n" + section(name, result, words[name].get("text", "").format_map(numbers))
@@ -111,6 +110,10 @@ def main(path: Path = PAGE) -> None:
 def current(result: dict[str, Any]) -> bool:
     """Whether the script that is there is the one that wrote the result."""
     return result.get("script") == fingerprint(HERE / f"{result['id'].lower()}.py")
+
+
+def verdict(result: dict[str, Any]) -> str:
+    return result["verdict"] + ("" if current(result) else " (old run)")
 
 
 def section(name: str, result: dict[str, Any], text: str) -> str:
@@ -223,15 +226,19 @@ def method_pages(folder: Path = METHODS) -> None:
 
 
 def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
-    """The marker and, for each claim, its verdict, our numbers and the paper's."""
+    """The marker and, for each claim, its verdict with what decides it; of named methods their numbers and the paper's."""
     claims, of = asked["claims"].split(), (asked["methods"] or "").split()
-    lines = []
+    words, numbers, lines = read_toml(HERE / "words.toml"), known(), []
     for name in claims:
         if name not in found:
             lines.append(f"- {name}, {CLAIMS[name]}: not run yet.")
             continue
         result = found[name]
-        lines.append(f"- [{name}](../claims.md#{name.lower()}), {CLAIMS[name]}: **{result['verdict']}**.")
+        told = f"- [{name}](../claims.md#{name.lower()}), {CLAIMS[name]}: **{verdict(result)}**"
+        if not of:
+            lines.append(f"{told}. {words[name]['number'].format_map(numbers)}.")
+            continue
+        lines.append(f"{told}.")
         ours = means(only(result["numbers"], of))
         if ours and ours.count("±") <= MOST:  # longer ones are on the page of claims
             theirs = spoken(only(result["paper_numbers"], of)) or "no number of it"

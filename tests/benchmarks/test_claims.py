@@ -189,10 +189,10 @@ def test_a_page_asks_for_numbers(claims, tmp_path):
     page.CLAIMS = {"X1": "more", "Z9": "never"}
     numbers = dict(few=dict(alone=dict(mean=1.5, std=0.25), both=dict(mean=2, std=0)))
     theirs = dict(few=dict(alone=3, both=4))
-    page.results = lambda: dict(X1=dict(verdict="holds", seeds=3, cores=2, numbers=numbers, paper_numbers=theirs))
+    page.results = lambda: dict(X1=dict(id="X1", verdict="holds", seeds=3, cores=2, numbers=numbers, paper_numbers=theirs))
     page.method_pages(tmp_path)
     text = (tmp_path / "one.md").read_text()
-    assert "- [X1](../claims.md#x1), more: **holds**.\n" in text
+    assert "- [X1](../claims.md#x1), more: **holds (old run)**.\n" in text
     assert "    - Here, mean ± std over 3 seeds, 2 cores: *few* alone: 1.5 ± 0.25.\n" in text
     assert "    - The paper: few: alone 3.\n- Z9, never: not run yet.\n" in text
     assert "stale" not in text and text.endswith("<!-- end of numbers -->\nafter\n")
