@@ -5,9 +5,8 @@
     run = gv.train(gv.methods.FedAvg(), split, rounds=20)
     print(run.result["accuracy"])
 
-The four jobs are functions here. Each takes its settings as keywords, with the words of its command (`grapevine label --help`):
-they stand in `grapevine.jobs.settings`. Names are imported when they are asked for, so that `grapevine --help` does not wait for
-torch.
+The four jobs are functions here. Their keywords have the names of the command's flags (`grapevine label --help`) and are defined
+in `grapevine.jobs.settings`. Modules are imported on first use, so that `grapevine --help` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _MODULES = {"core", "crypto", "data", "graph", "jobs", "learn", "methods", "part
 @keywords(LabelSettings)
 def label(parties: Sequence[Any], *, names: Sequence[str] | None = None, out: str | Path | None = None, dry_run: bool = False,
           progress: Callable | None = None, command: str = "", **settings: Any) -> LabelResult | dict[str, Any]:  # fmt: skip
-    """One-shot labels for every party's own rows (XCLP), with the cryptography really run.
+    """Label every party's unlabelled rows in one job, with the cryptography really run.
 
-    A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a file or a folder of images.
-    `label`, `id`, `features` and `embed` are for files; `truth` is then a column, else one array a party; `names` are for arrays.
-    With `out`, everything is also left in that folder, as the command does. With `dry_run`, nothing runs, and what would leave
-    each party comes back as a dict.
+    A party is (X, y) with y = −1 (or None, or NaN) where a row is unlabelled, a frame, or the path of a table or of a folder of
+    images. `label`, `id`, `features` and `embed` are for files; `names` is for arrays. `truth` names a column of the files, or
+    has one array per party. With `out`, the results are also written to that folder. With `dry_run`, nothing runs, and a dict
+    says what would leave each party.
 
     >>> result = gv.label([(X_a, y_a), (X_b, y_b), (X_c, y_c)], secure="mlwe")
     >>> result[0].labels, result[0].confidence, result[0].proba
@@ -61,11 +60,11 @@ def label(parties: Sequence[Any], *, names: Sequence[str] | None = None, out: st
 @keywords(TrainSettings)
 def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Path | None = None, resume: bool = False,
           progress: Callable | None = None, **settings: Any) -> Run:  # fmt: skip
-    """One model from everybody's labelled and unlabelled rows.
+    """Train one model on everybody's labelled and unlabelled rows.
 
-    The method is an object, or a name with its fields in `set`; the data a split, or a name or file that is split as the
-    settings say, or what `gv.data.load` takes: (X, y), a frame, or a list of them, one a party. Without `out` everything stays in
-    memory; `resume` goes on with a folder that the same settings began.
+    The method is an object, or a name with its fields in `set`. The data is a split; a name or a file, which is then split as the
+    settings say; or what `gv.data.load` takes: (X, y), a frame, or a list of one per party. Without `out`, everything stays in
+    memory. `resume` continues in a folder that the same settings started.
 
     >>> run = gv.train("fedavg", "digits", clients=10, labels="clients:100", rounds=20, set={"lr": 0.05}, out="runs/a")
     >>> run = gv.train("fedavg", [(X_a, y_a), (X_b, y_b)], rounds=20)
@@ -108,7 +107,7 @@ def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Pa
 
 
 def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, data: Any, out: str | Path | None) -> None:
-    """Settings that nobody would read are refused."""
+    """Refuse settings that would have no effect."""
     from grapevine.data import Split
 
     if "set" in said and not named:
@@ -130,12 +129,12 @@ def _check_words(s: TrainSettings, said: dict[str, Any], named: bool, data: Any,
 def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = None, out: str | Path | None = None,
           dry_run: bool = False, progress: Callable | None = None, command: str = "",
           **settings: Any) -> CleanResult | dict[str, Any]:  # fmt: skip
-    """Wrong labels corrected and irrelevant rows excluded at each party, by a classifier from the server's rows (MP-SSFL).
+    """Correct wrong labels and exclude irrelevant rows at each party, with a classifier trained on the server's rows (MP-SSFL).
 
-    A party is (X, y) with y = −1 (or None, or NaN) where a row is not labelled, or the path of a table or of a folder of images;
-    so is the server. X may be images, uint8 (n, h, w[, c]). `label`, `id`, `features` and `embed` are for files; `truth` is then
-    a column, else one array a party; `names` are for arrays. With `out`, everything is also left in that folder. With `dry_run`,
-    nothing runs, and what would travel comes back as a dict.
+    A party, and the server, is (X, y) with y = −1 (or None, or NaN) where a row is unlabelled, a frame, or the path of a table or
+    of a folder of images. X may be images, uint8 (n, h, w[, c]). `label`, `id`, `features` and `embed` are for files; `names` is
+    for arrays. `truth` names a column of the files, or has one array per party. With `out`, the results are also written to that
+    folder. With `dry_run`, nothing runs, and a dict says what would be sent.
 
     >>> result = gv.clean([(X_a, y_a), (X_b, y_b)], server=(X_s, y_s))
     >>> result[0].labels, result[0].action, result[0].loss, result[0].confidence
@@ -154,12 +153,12 @@ def clean(parties: Sequence[Any], server: Any, *, names: Sequence[str] | None = 
 @keywords(CompareSettings)
 def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, *, resume: bool = False,
             progress: Callable | None = None, command: str = "", **settings: Any) -> Comparison:  # fmt: skip
-    """Several methods on the same splits, over seeds (a number: 0, 1, …), side by side: a table, and a page in `out`.
+    """Run several methods on the same splits and seeds, and write a table and a page to `out`.
 
-    Methods are names, `"xclp:hamming=plain"` for a variant, or objects. `set` is {"lr": 0.05} for all that have the field, or
-    {"xclp.alpha": 0.9}. `vary` is {"labels": ["clients:100", "clients:500"]}: one cell for every combination. The bounds
-    (`alone`, labelled only, all labels) are added where they apply, unless `bounds` is false. A run that fails does not stop
-    the others: see `failed`.
+    Methods are names, names with fields such as `"xclp:hamming=plain"`, or objects. `set` is {"lr": 0.05} for every method that
+    has the field, or {"xclp.alpha": 0.9} for one. `vary` is {"labels": ["clients:100", "clients:500"]} and makes a cell for every
+    combination. Bounds (`alone`, labelled rows only, all true labels) are added where they apply, unless `bounds` is false. A run
+    that fails does not stop the others: see `failed`.
 
     >>> gv.compare(["xclp", "protofssl"], "digits", "runs/c", labels="clients:100", seeds=3, rounds=20).table
     """
@@ -177,7 +176,7 @@ def compare(methods: Sequence[str | Method], data: str | Path, out: str | Path, 
 
 
 def load(folder: str, method: str | None = None) -> Model | Heads:
-    """The trained model of a finished run, or the heads of a label job: `gv.load("runs/a").predict(X)`. A method of your own:
+    """Load the model of a finished run, or the models of a label job: `gv.load("runs/a").predict(X)`. For your own method, add
     method="file.py:Class"."""
     from grapevine.jobs import predict
 

@@ -1,4 +1,4 @@
-"""The client: what a step sees of the party it runs at, and how a step is run by its name."""
+"""The client: what a step sees of its party, and how a step is run by name."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ class Signer(Protocol):
 
 
 class Client:
-    """What a step sees of the party it runs at. `identity` is its own long-term key, `pinned` everybody's public ones.
+    """What a step sees of the party it runs at.
 
-    `common_seed`: all clients have this seed, as in a simulation. Real parties draw their own, unless they agreed on one.
-    `ledger`: where the party writes down every sum that its rows go into, before they do.
+    `identity` is the party's long-term key, and `pinned` has everybody's public keys. `common_seed` is True if all clients have
+    this seed, as in a simulation; real parties draw their own unless they agreed on one. `ledger` records every sum that the
+    party's rows go into, before they do.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Client:
         return party_name(self.id)
 
     def model(self, weights: dict | None = None) -> Network:
-        """A new network, with these weights or the first ones."""
+        """A new network with these weights, or with the initial ones."""
         if self._models is None:
             raise TypeError("this job trains no network")
         return self._models.new(weights, self.meter)
@@ -70,8 +71,8 @@ class Client:
         return seed_of(self.seed, "client", self.id, *names)
 
     def test(self, predict: Predict) -> dict:
-        """Confusion matrices (true class × prediction) on the held-out rows, the reply of an `evaluate` step: of those that are
-        reported, and of those that the best state is chosen by, where a client holds them."""
+        """The reply of an `evaluate` step: confusion matrices (true class × prediction) on the held-out rows, for reporting
+        and, if the client has such rows, for choosing the best state."""
         held = dict(confusion=self.data.test, validation=self.data.validation)
         counts = len(self.data.classes)
         return {name: confusion(guesses(predict, rows), rows.y, counts) for name, rows in held.items() if rows is not None}
@@ -79,11 +80,11 @@ class Client:
     def judge(
         self, labels: Tensor | Callable[[], Tensor], used: Tensor | None = None, head: str = "", confidence: Tensor | None = None
     ) -> None:
-        """Tell what labels a method gives the unlabelled rows (−1: none), which it uses, and how sure it is of each.
+        """Record which labels a method gives the unlabelled rows (−1 for none), which of them it uses, and how sure it is.
 
-        In a simulation, where the truth is known, the history then shows how many are right. Elsewhere nothing happens.
-        `head` names labels that the method only compares its own with; given as a function, they are computed where they can be
-        judged and nowhere else, and their operations are not counted.
+        In a simulation, where the truth is known, the history then shows how many are right. Elsewhere this does nothing. `head`
+        names labels that the method only compares with its own. Given as a function, they are computed only where they can be
+        judged, and their operations are not counted.
         """
         if not self._judge:
             return
@@ -95,7 +96,7 @@ class Client:
 
 
 def run_step(method: Method, name: str, client: Client, payload: dict) -> dict:
-    """Run one step by its name, as every transport does."""
+    """Run one step by name, as every transport does."""
     allowed = method.steps()
     if name not in allowed:
         raise Mistake(f"'{name}' is not a step of {method.name}.")

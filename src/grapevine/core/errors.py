@@ -2,12 +2,13 @@
 
 
 class Mistake(ValueError):
-    """Something the user can put right. The command prints the sentence and exits with `code`, without a traceback."""
+    """Something that the user can correct. The command prints the sentence and exits with `code`, without a traceback."""
 
     code = 2
 
 
 class Later(Mistake):
-    """Nothing is wrong with the settings: the same command may do when others are there again (EX_TEMPFAIL of sysexits.h)."""
+    """Nothing is wrong with the settings: the same command may work later, when others are there again (EX_TEMPFAIL of
+    sysexits.h)."""
 
     code = 75

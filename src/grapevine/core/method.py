@@ -1,8 +1,8 @@
-"""Four words: method, step, client, server. See `docs/write-a-method.md` for a method of your own in 40 lines.
+"""Four words: method, step, client, server. `docs/write-a-method.md` shows how to write your own method.
 
-A method is a frozen dataclass; its fields are the paper's hyperparameters. Functions marked `@step` run where the data
-is and get a `Client`; `setup` and `round` are the server's program and get a `Server`. Nothing here knows whether the
-two talk inside one process or over a network: that is the transport's business.
+A method is a frozen dataclass whose fields are the paper's hyperparameters. Functions marked `@step` run where the data is and
+get a `Client`. `setup` and `round` are the server's program and get a `Server`. Nothing here knows whether the two talk inside
+one process or over a network; that is up to the transport.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ def step(
     like: Mapping[str, str | Form] | Callable[[Any], Mapping[str, str | Form]] | None = None,
     averaged: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
 ) -> Callable:  # fmt: skip
-    """Mark a function as one that runs at a client. Only marked functions can be asked for.
+    """Mark a function that runs at a client. The server can only ask for marked functions.
 
-    `reveals` says of every field of the reply what it tells the server; it is shown to the party and logged as the reply leaves.
-    `like` says which fields of the reply have the form of a field of the request (names, types, shapes), as trained weights have
-    that of the weights they began with, and which have a form of their own; it may be a function of the method. A reply of
-    another form is left out.
-    `averaged` says that the server needs only means of these fields, and what each is weighted by: "n", "one" (each client that
-    trained) or "all" (each that answered). `learn.averages` then can mask them. It may be a function of the method.
+    `reveals` says for every field of the reply what it tells the server. The party sees these words, and they are logged when the
+    reply leaves. `like` says which fields of the reply have the form (names, types, shapes) of a field of the request, as trained
+    weights do, and which have a form of their own; a reply of another form is dropped. `averaged` says that the server needs only
+    means of these fields, and what each is weighted by: "n", "one" (each client that trained) or "all" (each client that
+    answered). `learn.averages` can then mask them. `like` and `averaged` may be functions of the method.
     """
 
     def mark(function: Callable) -> Callable:
@@ -64,7 +63,7 @@ HELD_OUT = dict(
 
 
 def party_name(id: Id) -> str:
-    """An id as the protocols name it: names of numbers sort as the numbers do."""
+    """An id as the protocols write it, so that names of numbers sort like the numbers."""
     return id if isinstance(id, str) else f"{id:06d}"
 
 
@@ -90,12 +89,12 @@ def _steps_of(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a method and a sub-protocol share: named steps and settings."""
+    """What a method and a sub-protocol have in common: named steps and settings."""
 
     name: ClassVar[str]
 
     def steps(self, prefix: str = "") -> dict[str, MethodType]:
-        """The allow-list: names to bound steps, those of a sub-protocol in field `f` as `f.step`."""
+        """The allow-list of steps by name; those of a sub-protocol in field `f` are called `f.step`."""
         kind: type = type(self)
         found = {prefix + name: getattr(self, name) for name in _steps_of(kind)}
         for f in fields(self):
@@ -109,7 +108,7 @@ class Steps:
         check(self, self.name)
 
     def reveals(self, step: str, field: str) -> str | None:
-        """What a field of a step's reply tells the server; None if nobody has said it."""
+        """What a field of a step's reply tells the server; None if it is not stated."""
         bound = self.steps().get(step)
         if bound is None:
             return None
@@ -123,13 +122,13 @@ class Steps:
 
 
 class SubProtocol(Steps):
-    """A frozen dataclass with steps of its own and a `run(server, …)`; a method holds it as a field."""
+    """A frozen dataclass with its own steps and a `run(server, …)`. A method holds it as a field."""
 
     name: ClassVar[str]
 
 
 class Method(Steps):
-    """Subclass as a frozen dataclass; give `name`, `setup` and `round`, and steps."""
+    """The base class of all methods. Subclass it as a frozen dataclass with `name`, `setup`, `round` and steps."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -153,7 +152,7 @@ class Method(Steps):
     """True when its set-up leaves clients with keys that they agreed on (`crypto.session`)."""
 
     def individual(self) -> str:
-        """Why the server needs each client's own reply, for a method that cannot have its averages masked."""
+        """Why the server needs each client's own reply, if averages cannot be masked."""
         return ""
 
     def setup(self, server: Server) -> dict:
@@ -161,33 +160,33 @@ class Method(Steps):
         return dict(weights=server.model().state(), round=0)
 
     def round(self, server: Server, state: dict) -> dict:
-        """One round: a new state. A state is a value of the codec."""
+        """Run one round and return the new state, which must be a value of the codec."""
         raise TypeError(f"{type(self).__name__} has no round")
 
     def network(self, base: Network) -> Network:
-        """The model as this method needs it (a second head, a projector): the same on both sides."""
+        """The model as this method needs it (with a second head or a projector), the same on both sides."""
         return base
 
     def shared(self, state: dict) -> dict:
-        """The part of the state that `predictor` needs: what is saved as the model."""
+        """The part of the state that `predictor` needs. It is saved as the model."""
         return dict(weights=state["weights"])
 
     def predictor(self, model: Network, shared: dict) -> Predict:
-        """x → class probabilities. Asks nobody."""
+        """A function from x to class probabilities. It asks no client."""
         model.load(shared["weights"]).eval()
         return lambda x: model(x).softmax(1)
 
     def latent(self, model: Network, x: Tensor) -> Tensor:
-        """Where rows lie before the last layer, for pictures: `model` is one that `predictor` has made ready."""
+        """The rows before the last layer, for pictures. `model` is one that `predictor` has prepared."""
         return model.features(x)
 
     @step(reveals=HELD_OUT)
     def evaluate(self, client: Client, shared: dict) -> dict:
-        """How well the model does on the client's held-out rows."""
+        """Measure the model on the client's held-out rows."""
         return client.test(self.predictor(client.model(), shared))
 
     def candidates(self, rounds: int) -> tuple[int, ...]:
-        """Rounds of a run after which the state is measured whatever --evaluate-every says, so that it can be the best one."""
+        """Rounds that are always measured, whatever --evaluate-every says, so that their state can be the best."""
         return ()
 
     def check(self, server: Server) -> None:

@@ -1,6 +1,7 @@
-"""A setting stands once: its default, the paper's symbol, a few words, and the values it may have.
+"""A setting is defined once: its default, the paper's symbol, a description, and the values it may have.
 
-Methods' fields and jobs' settings are made with `param`. Flags, tables, help, the agreed hash and the checks read it from there.
+Methods' fields and jobs' settings are made with `param`. Flags, tables, help, the agreed hash and the checks are all derived from
+it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ def param(
     default: Any, symbol: str = "", text: str = "", *, least: float | None = None, most: float | None = None,
     above: float | None = None, below: float | None = None, choices: tuple[str, ...] = (), **more: Any,
 ) -> Any:  # fmt: skip
-    """A dataclass field. Numbers: `least` ≤ value ≤ `most`, `above` < value < `below`; words: one of `choices`.
+    """A dataclass field. For numbers `least` ≤ value ≤ `most` and `above` < value < `below`; for words one of `choices`.
 
-    `more`, for settings of a job: `kind`, the type where the default is None; `words` that may stand for a number, as ("auto",);
-    `empty=True` where Python may say None, `objects=True` where it may give an object that no flag can name; `read` makes a table
-    from another, or from a flag's texts, and any other value from what was given; `local=True` is each party's own;
-    `varies=True` has a cell per value in a comparison; `metavar`, `needed=True` and `flag=False` are for the command.
+    `more`, for settings of a job: `kind` is the type where the default is None. `words` such as ("auto",) may stand for a number.
+    `empty=True` allows None in Python, and `objects=True` an object that no flag can name. `read` converts what was given.
+    `local=True` means that each party decides for itself. `varies=True` allows one cell per value in a comparison. `metavar`,
+    `needed=True` and `flag=False` are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))
 
 
 def same(settings: type, name: str, **changes: Any) -> Any:
-    """The field of another dataclass once more; its default, text or range may be another."""
+    """The field of another dataclass again, with changes to its default, text or range."""
     f = next(f for f in fields(settings) if f.name == name)
     return field(default=changes.pop("default", f.default), metadata={**f.metadata, **changes})
 
 
 def kind(f: Field) -> type:
-    """The type of a setting: the one that it names, else that of its default."""
+    """The type of a setting: the one it names, or that of its default."""
     return f.metadata.get("kind") or (str if f.default in (MISSING, None) else type(f.default))
 
 
@@ -48,9 +49,9 @@ def kind(f: Field) -> type:
 
 
 def check(values: Any, method: str = "") -> None:
-    """Refuse the first field of a dataclass whose value is outside what its `param` says, in one sentence.
+    """Raise a `Mistake` for the first field whose value is outside what its `param` allows.
 
-    `method` is whose fields they are; without it they are settings of a job, which flags and keywords name alike.
+    `method` is the owner of the fields; without it they are settings of a job, which flags and keywords share.
     """
     for f in fields(values):
         value = getattr(values, f.name)
@@ -65,7 +66,7 @@ def check(values: Any, method: str = "") -> None:
 
 
 def values(f: Field) -> str:
-    """What a setting may be, in words."""
+    """The allowed values of a setting, in words."""
     choices = f.metadata["choices"]
     if choices:
         return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
@@ -112,7 +113,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read(f: Field, text: str, method: str = "") -> Any:
-    """A field's value from a text, read as the field's type."""
+    """Read a field's value from text, as the field's type."""
     wanted = kind(f)
     try:
         if wanted is bool:
@@ -135,7 +136,7 @@ def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a job: a frozen dataclass of `param` fields. A bad value is refused wherever it comes from."""
+    """The settings of a job: a frozen dataclass of `param` fields. Bad values are refused, wherever they come from."""
 
     job: ClassVar[str] = ""
 
@@ -149,12 +150,12 @@ class Settings:
         return [f.name for f in fields(cls)]
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings as values that JSON and TOML have."""
+        """All settings as JSON and TOML values."""
         return {f.name: _listed(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
-        """Settings from keywords or a table; a word that is none of them gets a sentence."""
+        """Settings from keywords or a table. An unknown name is refused with a suggestion."""
         known = cls.names()
         for name in values:
             if name not in known:
@@ -162,7 +163,7 @@ class Settings:
         return cls(**values)
 
     def agreed(self) -> dict[str, Any]:
-        """What all parties of a federation agree to: not what each chooses for itself, and nothing that is not there."""
+        """The settings that all parties of a federation agree on: without local ones and without None."""
         kept = {f.name: _listed(getattr(self, f.name)) for f in fields(self) if not f.metadata.get("local")}
         return {name: value for name, value in kept.items() if value is not None}
 

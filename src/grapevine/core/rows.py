@@ -1,4 +1,4 @@
-"""Rows: a view of some rows of one big tensor. Clients hold indices, never copies."""
+"""Rows: a view of some rows of one large tensor. Clients hold indices, never copies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Rows:
         return replace(self, x=torch.as_tensor(self.x), index=torch.as_tensor(self.index), y=torch.as_tensor(self.y))
 
     def inputs(self, at: Tensor | slice = slice(None)) -> Tensor:
-        """The rows at these positions, ready for a network. Images (n, channels, height, width) come channels-last."""
+        """The rows at these positions, ready for a network. Images (n, channels, height, width) are channels-last."""
         x = self.x[self.index[at]]
         if self.device != "cpu":
             x = x.to(self.device)
@@ -78,7 +78,7 @@ class Rows:
         return self.inputs(at), self.y[at].to(self.device)
 
     def batches(self, size: int, rng: torch.Generator | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass: shuffled by `rng`, or in order without one."""
+        """One pass over the rows, shuffled by `rng` or in order without it."""
         order = torch.arange(len(self)) if rng is None else torch.randperm(len(self), generator=rng)
         for at in order.split(size) if len(self) else ():
             yield self.batch(at)
@@ -90,10 +90,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class ClientData:
-    """What one party holds. `unlabelled.y` is −1 throughout: the truth is not here for a step to see.
-
-    `columns` are those of a raw table (`data.columns.Column`), if its categories are still to be encoded.
-    """
+    """What one party holds. `unlabelled.y` is always −1, so that no step can see the truth. `columns` describe a raw table
+    (`data.columns.Column`) whose categories are not encoded yet."""
 
     labelled: Rows
     unlabelled: Rows

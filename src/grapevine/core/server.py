@@ -1,4 +1,4 @@
-"""The server: what a method's program asks clients through, whatever carries the messages."""
+"""The server: a method's program asks clients through it, whatever carries the messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Forms = Callable[[Id], Mapping[str, Form]]
 
 
 class StepError(Exception):
-    """An error inside a step, with client, step and round in front."""
+    """An error inside a step, prefixed with client, step and round."""
 
 
 class Transport:
-    """What carries requests: in one process (`run.simulate`) or between machines (`parties.flower`). Subclass, give `exchange`.
+    """What carries requests, in one process (`run.simulate`) or between machines (`parties.flower`).
 
-    The rest is what only some carriers know: operations at the clients, pseudo-labels judged by a known truth, and clients'
-    memories, which a checkpoint keeps where they lie in this process.
+    Subclass it with `exchange`. The other methods are for transports that know more: operations at the clients, pseudo-labels
+    compared with a known truth, and clients' memories for checkpoints.
     """
 
     flops: int = 0
@@ -40,31 +40,31 @@ class Transport:
         raise TypeError(f"{type(self).__name__} has no exchange")
 
     def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
-        """Hand every reply over as it comes, in any order and from any thread. A carrier that can lets go of it then."""
+        """Pass every reply on as it arrives, in any order and from any thread. A transport that can then frees it."""
         for id, reply in self.exchange(step, requests, round).items():
             into.take(id, reply)
 
     def take_judged(self) -> dict[str, dict[str, int]]:
-        """What `client.judge` was told since the last call, by head."""
+        """What `client.judge` recorded since the last call, by head."""
         return {}
 
     def state(self) -> tuple[dict, list[str]]:
-        """For a checkpoint: a value of JSON, and the names of the objects in the store that it needs."""
+        """For a checkpoint: a JSON value, and the names of the stored objects that it needs."""
         return {}, []
 
     def restore(self, state: dict) -> None:
-        """Go on from a checkpoint's state."""
+        """Continue from a checkpoint's state."""
 
     def say(self, sentence: str) -> None:
-        """For people: a reply that is left out, say."""
+        """A message for people, such as a dropped reply."""
         logging.getLogger("grapevine").warning(sentence)
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Release threads and connections."""
 
 
 class Inbox:
-    """The replies to one question: each is put on the account and checked as it comes, and what is only averaged is added up."""
+    """The replies to one question. Each is counted and checked as it arrives, and fields that are only averaged are added up."""
 
     def __init__(self, server: Server, name: str, step: Callable, requests: dict[Id, dict], form: Forms | None):
         self._server, self._name, self._step, self._requests, self._form = server, name, step, requests, form
@@ -81,10 +81,8 @@ class Inbox:
 
 
 class Server:
-    """What the server's program sees. `clients` are all ids, in order.
-
-    `quorum`: below so many clients that still answer, the run stops.
-    """
+    """What the server's program sees. `clients` are all ids, in order. The run stops if fewer than `quorum` clients still
+    answer."""
 
     masked = False
     """True where replies are everybody's mean (`learn.averages`), and nothing of single clients can be measured."""
@@ -107,9 +105,11 @@ class Server:
 
     def ask(self, step: Any, to: Iterable[Id] | None = None, each: Mapping[Id, dict] | None = None, *,
             everybody: bool = False, form: Forms | None = None, **same: Any) -> dict[Id, dict]:  # fmt: skip
-        """Ask clients for a step: `same` to all of them, `each[id]` on top. A client that does not answer is an absent key, and
-        so is one whose answer is bad; `form` says what fields of its answer must be. With `everybody`, a missing answer stops the
-        run with a sentence. Fields that the step says are only `averaged` are added up as they come: `learn.average` knows.
+        """Ask clients to run a step. `same` goes to all of them, and `each[id]` to one.
+
+        A client that does not answer, or whose answer is invalid, is an absent key in the result. `form` says what fields of the
+        answer must be. With `everybody`, a missing answer stops the run. Fields that the step calls `averaged` are added up as
+        they arrive, and `learn.average` returns their mean.
         """
         name = self._names.get((id(step.__self__), step.__func__))
         if name is None:
@@ -131,7 +131,7 @@ class Server:
         return replies
 
     def _good(self, name: str, inbox: Inbox) -> Replies:
-        """The replies that can be used, in the order of ids. A bad one is a missing one, and its sender is named."""
+        """The valid replies in the order of ids. An invalid reply counts as missing, and its sender is named."""
         for i, wrong in sorted(inbox.bad.items()):
             self.leave_out(i, f"step {name}", wrong)
         if inbox.bad and not inbox.replies:
@@ -139,7 +139,7 @@ class Server:
         return inbox.replies.in_order()
 
     def leave_out(self, id: Id, what: str, why: str) -> None:
-        """A bad reply is a missing one: its sender is named, to people and in the results."""
+        """Treat an invalid reply as missing, and name its sender to people and in the results."""
         self.left_out[id] = f"{what} of round {self.now}: {why}"
         self.transport.say(f"client {id} is left out of {what} in round {self.now}: {why}.")
 
@@ -154,7 +154,7 @@ class Server:
             )
 
     def sample(self, round: int, among: Iterable[Id] | None = None, count: int | None = None, name: str = "sample") -> list[Id]:
-        """`--per-round` (or `count`) of the clients, chosen by seed and round."""
+        """Choose `--per-round` (or `count`) clients by seed and round."""
         ids = sorted(self.clients if among is None else among)
         count = min(self.per_round if count is None else count, len(ids))
         order = torch.randperm(len(ids), generator=self.rng(name, round))
@@ -169,7 +169,7 @@ class Server:
         return rng(self.seed, "server", *names)
 
     def note(self, **notes: float | list[Id]) -> None:
-        """Numbers, or clients, for this round's line of the history."""
+        """Add numbers, or clients, to this round's line of the history."""
         self.notes.update(notes)
 
 

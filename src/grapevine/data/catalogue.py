@@ -119,20 +119,20 @@ def load(
     size: int | None = None,
     **asked: Any,
 ) -> Dataset:
-    """A data set by name, from a file or folder of one's own, or from objects in memory.
+    """Load a data set by name, from your own file or folder, or from objects in memory.
 
     Objects are (X, y) with y = −1 where a row has no label, a pandas or polars frame, a Hugging Face dataset, or a list (or a
-    dict with names) of them: one a party.
+    dict with names) of one per party.
 
-    Own tables (CSV, Parquet, Feather, Excel, NPZ): `label` names the label column (else one called label, y or target), `party`
-    the column with natural clients; `asked` are `id`, `features`, `categories`, `missing`, `decimal` and `impute`, as in
-    `data.tables.Columns`. An NPZ holds `X` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`; uint8 arrays of three or four
-    dimensions are images. Own images: a sub-folder per class (inside `train` and `test` if there are such folders), or a
-    `labels.csv`. A column `split` with train, val and test says which rows are which. Where a file says nothing, a fifth of each
-    class (of each party, if there are parties) is held out by a fixed seed. Table features are standardised by mean and standard
-    deviation of the training part, when rows are handed to a network.
+    For your own tables (CSV, Parquet, Feather, Excel, NPZ), `label` names the label column (by default label, y or target) and
+    `party` the column of natural clients. `asked` are `id`, `features`, `categories`, `missing`, `decimal` and `impute`, as in
+    `data.tables.Columns`. An NPZ file holds `X` and `y`, or `x_train`, `y_train`, `x_test` and `y_test`; uint8 arrays of three or
+    four dimensions are images. Your own images are in a sub-folder per class (inside `train` and `test` if these exist), or
+    listed in a `labels.csv`. A column `split` with train, val and test says which rows are which. Otherwise a fifth of each class
+    (of each party, if there are parties) is held out by a fixed seed. Features of tables are scaled by mean and standard
+    deviation of the training rows when they reach a network.
 
-    `size`: bring images to this many pixels (folders, mini-imagenet, fed-isic2019).
+    `size` resizes images to this many pixels (folders, mini-imagenet, fed-isic2019).
     """
     if not isinstance(name_or_path, (str, Path)):
         return objects.load_objects(name_or_path, Columns(label=label, **asked), party)

@@ -1,4 +1,4 @@
-"""Training: one loop over batches of any kind, what may be done to gradients, and averages of what came of it."""
+"""Training: one loop over batches of any kind, functions that change gradients, and averages of the results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def train(
     model: Network, batches: Iterable[Batch], loss: Callable[[Batch], Tensor | None], optimiser: Any, rng: torch.Generator,
     adjust: Adjust | None = None, after: Callable[[], None] | None = None,
 ) -> int:  # fmt: skip
-    """A step down the gradient of every batch's loss; returns the number of steps.
+    """Take a gradient step for every batch's loss, and return the number of steps.
 
-    A loss of None has nothing to learn from: no step. The optimiser is torch's, or any that has `zero_grad` and `step`. `adjust`
-    may change the gradients before a step, `after` follows it.
-    Batches are taken one at a time, so that what they draw from `rng` comes after what the last step drew.
+    A loss of None means nothing to learn from, and no step. The optimiser is torch's, or anything with `zero_grad` and `step`.
+    `adjust` may change the gradients before a step, and `after` runs after it. Batches are requested one at a time, so that their
+    draws from `rng` come after those of the previous step.
     """
     model.train()
     model.use_rng(rng)
@@ -55,7 +55,7 @@ def train(
 
 
 def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """Positions of the rows in batches, shuffled anew for each pass."""
+    """Positions of the rows in batches, shuffled again for each pass."""
     for _ in range(epochs if rows else 0):
         yield from torch.randperm(rows, generator=rng).split(batch)
 
@@ -64,8 +64,8 @@ def fit(
     model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, adjust: Adjust | None = None,
     augment: bool = False, **sgd: Any,
 ) -> int:  # fmt: skip
-    """Epochs of SGD with cross-entropy, on weak views if told so; returns the number of steps. `sgd` are its momentum and
-    weight_decay."""
+    """Train for some epochs of SGD with cross-entropy, on weak views with `augment`; return the number of steps. `sgd` are its
+    momentum and weight_decay."""
     optimiser, views = torch.optim.SGD(model.parameters(), lr, **sgd), Views(rows)
     positions = passes(len(rows), batch, epochs, rng)
     if augment:
@@ -76,7 +76,7 @@ def fit(
 
 
 def fit_finite(model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int) -> None:
-    """`fit` for a model that the server sends out as it is: one that diverged would set every row aside, or none."""
+    """`fit` for a model that the server sends out unchanged: one that diverged would exclude every row, or none."""
     fit(model, rows, lr, epochs, rng, batch)
     if not all(w.isfinite().all() for w in model.state().values()):
         raise Mistake(f"the server's model diverged with a learning rate of {lr:g}: use a smaller one.")
@@ -88,14 +88,15 @@ def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) ->
 
 
 def kept(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Weights]:
-    """What an optimiser remembers of every parameter by its name, for `client.memory`: momentum, mean squares, steps."""
+    """What an optimiser remembers about every parameter, by name, for `client.memory`: momentum, mean squares, steps."""
     names: dict[Any, str] = {p: name for name, p in model.named_parameters()}
     return {names[p]: {key: torch.as_tensor(value).cpu() for key, value in held.items() if value is not None}
             for p, held in optimiser.state.items()}  # fmt: skip
 
 
 def resume(optimiser: torch.optim.Optimizer, model: nn.Module, held: dict[str, Weights]) -> None:
-    """An optimiser goes on with what `kept` found of a network with the same parameters; with nothing it begins anew."""
+    """Let an optimiser continue with what `kept` returned for a network with the same parameters; with nothing, it starts
+    fresh."""
     for name, p in model.named_parameters():
         if name in held:
             optimiser.state[p] = {key: value.clone().to(p.device if value.dim() else "cpu") for key, value in held[name].items()}
@@ -124,7 +125,7 @@ def push(direction: Weights) -> Adjust:
 
 
 def clip(longest: float) -> Adjust:
-    """Shortens a gradient that is longer."""
+    """Shorten gradients that are longer than this."""
 
     def adjust(model: nn.Module) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), longest)
@@ -134,7 +135,7 @@ def clip(longest: float) -> Adjust:
 
 @torch.no_grad()
 def outputs(of: Callable[[Tensor], Tensor], rows: Rows, width: int, view: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """What a function gives for every row, or for a view of it, in order; (0, width) for no row."""
+    """A function's results for every row, or for a view of it, in order; (0, width) for no rows."""
     if not len(rows):
         return torch.empty(0, width)
     return torch.cat([of((view or rows.inputs)(at)).cpu() for at in torch.arange(len(rows)).split(500)])
@@ -158,10 +159,10 @@ def add(a: Weights, b: Weights, scale: float = 1.0) -> Weights:
 
 
 def average(replies: dict[Any, dict], key: str = "weights", by: str | None = "n", otherwise: Weights | None = None) -> Weights:
-    """Σ n_k w_k / Σ n_k over the replies, in id order (`by=None`: each counts 1). `otherwise` if nothing weighs anything.
+    """Σ n_k w_k / Σ n_k over the replies, in id order (`by=None`: each counts 1), or `otherwise` if all weights are 0.
 
-    The sum is in float64, so it does not depend on the size of the federation; integer buffers are rounded. Replies that were
-    added up as they came have their sum already (`core.sums`), exactly.
+    The sum is in float64, and integer buffers are rounded. Replies that were added up as they arrived already have their exact
+    sum (`core.sums`).
     """
     if isinstance(replies, Replies) and (key in replies.sums or not any(key in reply for reply in replies.values())):
         return _summed(replies, key, by, otherwise)

@@ -66,7 +66,7 @@ class Task:
 
 @dataclass(repr=False)
 class Run:
-    """A finished run. `model` predicts; `result` and `history` are what result.json and history.jsonl hold."""
+    """A finished run. `model` predicts; `result` and `history` are the contents of result.json and history.jsonl."""
 
     result: dict[str, Any]
     history: list[dict]
@@ -89,7 +89,7 @@ class Run:
         return self.own_model
 
     def predict(self, X: Any) -> list[str]:
-        """Class names for new rows."""
+        """Predict class names for new rows."""
         return self.model.predict(X)
 
 
@@ -103,7 +103,7 @@ def finished(out: Path | None, about: dict[str, Any]) -> Run | None:
 
 @contextmanager
 def begun(out: Path | None, about: dict[str, Any], resume: bool, workers: int = 1) -> Iterator[None]:
-    """Hold the folder while the run goes on. One that is refused before anything was learned leaves no folder."""
+    """Hold the folder while the run continues. A run that is refused before it learned anything leaves no folder."""
     if out is None:
         yield
         return
@@ -118,7 +118,7 @@ def begun(out: Path | None, about: dict[str, Any], resume: bool, workers: int = 
 
 
 def drive(task: Task, progress: Progress | None = None) -> Run:
-    """Run a task to its end, or on from its last checkpoint."""
+    """Run a task to its end, or continue it from its last checkpoint."""
     driver = _Driver(task, progress or (lambda done, rounds, line: None))
     try:
         return driver.run()

@@ -32,10 +32,8 @@ IDLE_ROUNDS = 0.1  # more than this share of the rounds without a label is worth
 
 
 class Experiment:
-    """One method on one split. `out=None` keeps everything in memory; the other settings are `RunSettings`.
-
-    `faults` go wrong on purpose, `tap` sees every encoded message (mode="strict"), `simulation` makes the transport.
-    """
+    """One method on one split. `out=None` keeps everything in memory; the other settings are those of `RunSettings`. `faults`
+    go wrong on purpose, `tap` sees every encoded message (mode="strict"), and `simulation` makes the transport."""
 
     def __init__(
         self, method: Method, split: Split, out: str | Path | None = None, faults: tuple[Fault, ...] = (),
@@ -63,7 +61,7 @@ class Experiment:
         )  # fmt: skip
 
     def run(self, resume: bool = False, progress: Progress | None = None) -> Run:
-        """Run to the end, or on from the last checkpoint. A finished folder is loaded, not run again."""
+        """Run to the end, or continue from the last checkpoint. A finished folder is loaded and not run again."""
         about = self.about()
         done = finished(self.out, about) if resume else None
         if done:

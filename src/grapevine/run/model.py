@@ -51,7 +51,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Model(Inputs):
-    """A trained model with all it needs to predict: the method's predictor and its numbers. `network` has the trained weights."""
+    """A trained model with everything it needs to predict. `network` has the trained weights."""
 
     method: Method = field(kw_only=True)
     network: Network = field(kw_only=True, repr=False)
@@ -61,7 +61,7 @@ class Model(Inputs):
         self.method.predictor(self.network, self.shared)  # which loads the weights, with what belongs to them
 
     def predict_proba(self, X: Any, batch: int = 1000) -> np.ndarray:
-        """Class probabilities of rows given as they were in the data set: pixels 0–255 or 0–1, raw features, or a frame."""
+        """Class probabilities of rows in the form of the data set: pixels 0–255 or 0–1, raw features, or a frame."""
         x = self._rows(X)
         if tuple(x.shape[1:]) != self.shape:
             raise Mistake(f"rows of shape {tuple(x.shape[1:])} do not fit this model: it was trained on {self.shape}.")

@@ -1,7 +1,7 @@
-"""The in-process transport: clients as objects, in one thread or several, `fast` or `strict`, with faults on request.
+"""The in-process transport: clients as objects, in one or several threads, `fast` or `strict`, with faults on request.
 
-`fast` hands payloads over as they are. `strict` encodes and decodes every payload, and so does what a network does. Both give the
-same bits; tests hold them to it. A client is built anew for every step.
+`fast` passes payloads on as they are. `strict` encodes and decodes every payload, as a network would. Both give the same bits,
+which tests check. A client is built again for every step.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong at one client, for tests and for what-if runs.
+    """Something that goes wrong at one client, for tests and what-if runs.
 
-    `kind`: "drop" loses the client, `when` "before" the step runs, "in" it (its memory is not written) or "after" it (its
-    memory is, the reply is not sent); "delay" answers after `seconds`; "duplicate" answers twice; "corrupt" flips a byte.
+    `kind` "drop" loses the client: `when` is "before" the step, "in" it (its memory is not written) or "after" it (its memory is
+    written, but the reply is not sent). "delay" answers after `seconds`, "duplicate" answers twice, and "corrupt" flips a byte.
     """
 
     client: Id
@@ -54,10 +54,10 @@ class Fault:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc, for this process and for good, to keep freed memory (256 MB at the end of its main heap).
+    """Tell glibc to keep freed memory for the rest of this process (256 MB at the end of its main heap).
 
-    By default a training step gives its activations back to the system and faults them in again. Who has said something else in
-    the environment is not overruled; other C libraries decide for themselves.
+    By default a training step returns its activations to the system and then faults them in again. Settings from the environment
+    take precedence. Other C libraries are not affected.
     """
     told = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" and not told else None
@@ -68,10 +68,8 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
-    """Threads hand Python over after 50 µs, not after 5 ms.
-
-    A client's step is mostly arithmetic that runs without Python; one that comes back from there should not wait for another's.
-    """
+    """Let threads hand Python over after 50 µs instead of 5 ms. A client's step is mostly arithmetic outside of Python, and a
+    thread that returns from it should not wait for another."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(seconds)
     try:
@@ -81,7 +79,7 @@ def quick_turns(seconds: float = 5e-5) -> Iterator[None]:
 
 
 class Each(Mapping[Id, T]):
-    """Something for every client, made when it is first asked for: a population costs little before its clients are asked."""
+    """A value for every client, made on first use, so that a large population costs little before its clients are asked."""
 
     def __init__(self, ids: Collection[Id], make: Callable[[Id], T], keep: bool = True):
         self._ids, self._make, self._keep = ids, make, keep
@@ -125,9 +123,9 @@ class PublicKeys(Mapping[str, bytes]):
 class Simulation(Transport):
     """All clients of a federation in this process.
 
-    `truth` gives the true classes of a client's unlabelled rows, for measuring; `tap` sees every encoded payload (strict mode);
-    `log` sees every reply as it leaves its client: what a party discloses; `progress` is told (step, clients done, clients);
-    `prepare` sees every client as it is made.
+    `truth` gives the true classes of a client's unlabelled rows, for measuring. `tap` sees every encoded payload (strict mode).
+    `log` sees every reply as it leaves its client. `progress` is called with (step, clients done, clients). `prepare` sees every
+    client as it is made.
     """
 
     def __init__(
@@ -173,7 +171,7 @@ class Simulation(Transport):
         self.judged, self.flops = state["judged"], state["flops"]
 
     def map(self, function: Callable, items: Iterable) -> list:
-        """`function` over `items` on the workers, results in order. An exception in one reaches the caller."""
+        """`function` over `items` on the workers, with results in order. An exception reaches the caller."""
         if not self._pool:
             return list(map(function, items))
         with quick_turns():
@@ -193,7 +191,7 @@ class Simulation(Transport):
         return replies
 
     def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
-        """A reply is handed over where its step ran, and let go; a second one to the same request is thrown away."""
+        """Pass a reply on where its step ran, and free it. A second reply to the same request is discarded."""
 
         def deliver(id: Id) -> None:
             for reply in self._deliver(step, id, requests[id], round, len(requests))[:1]:
