@@ -213,7 +213,7 @@ class HostTable:
             if self._told.get(name) != state:
                 self._told[name] = state
                 self.say(f"{name}: {state}")
-        if line != self._line and registry.phase != "running":  # what goes on in the job is said step by step
+        if line != self._line and registry.phase != "running":  # the job itself reports step by step
             self._line = line
             self.say(line[0].upper() + line[1:])
 

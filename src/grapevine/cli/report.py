@@ -60,7 +60,7 @@ def report(
 def watch(folder: str, port: int) -> None:
     """Show a job while it runs, on a page that follows it: a training run, a comparison, a host, or a folder of runs.
 
-    The page is served to this machine alone, at an address with a secret word in it. Ctrl-C ends it; the job goes on.
+    The page is served to this machine alone, at an address with a secret word in it. Ctrl-C ends it; the job continues.
 
     \b
     grapevine watch runs/fedavg

@@ -17,7 +17,7 @@ def command_line() -> str:
 
 
 def again(resume: bool) -> str:
-    """How to go on with what was stopped."""
+    """The command that continues what was stopped."""
     return command_line() + ("" if resume else " --resume")
 
 
@@ -35,7 +35,7 @@ def stopped(sentence: str) -> Iterator[None]:
 
 @contextmanager
 def goes_on(resume: bool) -> Iterator[None]:
-    """Ctrl-C leaves a folder that --resume goes on with."""
+    """After Ctrl-C the folder can be continued with --resume."""
     try:
         yield
     except KeyboardInterrupt:

@@ -55,7 +55,7 @@ class Account:
             return [dict(of=list(of), **{**kind, "parties": sorted(kind["parties"])}) for of, kind in self._kinds.items()]
 
     def merge(self, parts: list[dict]) -> None:
-        """Another account's messages besides one's own."""
+        """Add another account's messages to this one."""
         with self._lock:
             for part in parts:
                 kind = self._kinds.setdefault(tuple(part["of"]), dict(messages=0, bytes=0, parties=set(), fields={}))

@@ -210,7 +210,7 @@ def _key(path: Path) -> bytes:
 
 
 def _hold(file: IO[bytes]) -> None:
-    """Wait for other processes to let go of the file; closing it lets go."""
+    """Wait for other processes to release the file; closing it releases it."""
     try:
         import fcntl
     except ModuleNotFoundError:  # Windows: real parties run on Linux and macOS

@@ -113,7 +113,7 @@ M = TypeVar("M", bound=nn.Module)
 def counted(module: M, meter: Meter) -> M:
     """The module, counting 2 · multiply-adds of its convolutions and linear layers; the rest is small beside them.
 
-    An output takes as many multiply-adds as one filter has weights. A backward pass takes as many once more for the weights, and
+    An output takes as many multiply-adds as one filter has weights. A backward pass takes as many again for the weights, and
     again for the layer's inputs where these have a gradient; it is counted when it happens.
     """
     for layer in module.modules():

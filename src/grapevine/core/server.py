@@ -174,7 +174,7 @@ class Server:
 
 
 def summed(step: Callable) -> frozenset[str]:
-    """The fields of a step's reply that are added up as they come: all that are averaged, if some are by who trained on what.
+    """The fields of a step's reply that are added up as they arrive: all that are averaged, if some are by who trained on what.
     (Statistics of everybody are small, and their means are the method's business.)"""
     said = getattr(step, "averaged", {})
     said = said(step.__self__) if callable(said) else said  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Response:
-    """Labels by randomised response; `count` times anew for the same rows."""
+    """Labels by randomised response; `count` times with fresh coins for the same rows."""
 
     kind: ClassVar[str] = "response"
     unit: ClassVar[str] = "label"

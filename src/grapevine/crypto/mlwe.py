@@ -1,6 +1,6 @@
 """Secure Hamming distances by lattice encryption: the arithmetic of both clients and the server, without any networking.
 
-This is the paper's PHE protocol (XCLP, section 3.2) with module-LWE in the place of Paillier. Client j holds the bits B_j
+This is the paper's PHE protocol (XCLP, section 3.2) with module-LWE instead of Paillier. Client j holds the bits B_j
 (n_j x L), client k the bits B_k (n_k x L); the server gets every Hamming distance between a row of j and a row of k.
 
     client j                                   client k                                  server
@@ -35,7 +35,7 @@ What each side learns:
 Collusion, of parties that follow the protocol: server and j together know r, and see the error sum_l x_l e_l + ...; the flood
 hides it (statistical distance 2^-45.6 for 500 x 500 rows of 4096 bits). Server and k together know u and r, and see <d, s> + y
 where d is what rounding took off u; y makes this a hint under which (s, e) stays as hard to find as without it, with a standard
-deviation of 2.2 in the place of 3.2 for 2,000 rows of partners. Both learn H, and H itself with one's own rows tells much about
+deviation of 2.2 instead of 3.2 for 2,000 rows of partners. Both learn H, and H itself with a party's own rows tells much about
 the other's: that is the price of the ideal H, see the threat model.
 Not covered: an active k *together with the server* (a made-up u opens s; `tests/attacks` shows it), and timing (numpy is not
 constant-time). A secret serves one `encrypt` call and is used up by `decrypt`: of two T for one reply the mean would show.

@@ -238,7 +238,7 @@ class Sender:
         return _kernels().transpose(q.view(np.uint64))
 
     def transfer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One chunk: τ for client k, and j's own sums go on."""
+        """One chunk: τ for client k, and j's own sums continue."""
         plan, (chunk, u) = self.plan, fields(request, "chunk", "u")
         lines = self.lines(plan.due(chunk, self.next), u)
         others = lines ^ np.frombuffer(self._delta, np.uint64)
@@ -289,7 +289,7 @@ class Receiver:
         return _kernels().transpose(expand(self._keys[0], chunk, self.plan.padded(chunk)).view(np.uint64))
 
     def receive(self, message: dict[str, Any]) -> None:
-        """One chunk of τ: k's sums go on."""
+        """One chunk of τ: k's sums continue."""
         plan, (chunk, tau) = self.plan, fields(message, "chunk", "tau")
         wire = array(tau, plan.tau_shape(plan.due(chunk, self.next)), "client j's tau")
         lines, choices = self.lines(chunk), self._choices(chunk)

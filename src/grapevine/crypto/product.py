@@ -12,7 +12,7 @@ Z_j = S_j Y for its own rows, and nobody gets more.
              -- b_l, p -->                      for rows r_0, r_1, … of j that share a ciphertext, c coefficients each:
                                                   (u, v)  = sum_k x^(ck) sum_l S[r_k, l] (a_l, b_l)
                                                   (u, v) += (A_0^T w + e_1, p^T w)         an encryption of zero
-                                                  v      += flood                          unused coefficients are drawn anew
+                                                  v      += flood                          unused coefficients are drawn again
                                                              -- u, v, rounded -->          Z = round((v - <u, s>) t / q)
 
 Parameters (derived in docs/mlwe-parameters.md): ring Z_q[x]/(x^512 + 1), rank 9, q = 2^96 in three limbs of 32 bits, ternary
@@ -192,7 +192,8 @@ def _add_zero(public: bytes, key: np.ndarray, sums: np.ndarray, stream: Stream) 
 
 
 def _add_flood(body: np.ndarray, used: int, stream: Stream, flood_bits: int) -> None:
-    """Three uniform integers of `flood_bits` bits, less their mean, on every coefficient; what carries no score is drawn anew."""
+    """Three uniform integers of `flood_bits` bits, less their mean, on every coefficient; what carries no score is drawn
+    again."""
     for limb in range(LIMBS):
         bits = min(LIMB, flood_bits - LIMB * limb)
         body[limb] += (stream.array((3, *body[limb].shape), "uint32") >> np.uint32(32 - bits)).astype(np.int64).sum(0)

@@ -51,7 +51,7 @@ def offer(client: Client, session: str) -> dict:
 def meet(client: Client, offers: Mapping[str, dict]) -> dict[str, bytes]:
     """Exchange 2: check everybody's key, and seal this party's part of the seed to each of the others.
 
-    An offer is met once: meeting again would open `attempts` anew, and the masks of this agreement could be had twice.
+    An offer is met once: meeting again would reopen `attempts`, and the masks of this agreement could be used twice.
     """
     own = _take(client, "ephemeral", "offered a key that is still to be met")
     agreed = Agreement.reach(client.name, own["session"], Ephemeral.from_dict(own), offers, client.pinned)

@@ -48,7 +48,7 @@ ROWS = "nothing: masked contributions to other parties' scores, which only the o
 
 @dataclass(frozen=True)
 class Spread:
-    """What is left at the server: whose labels are in it, and each one's own rows, which it alone can open."""
+    """What is left at the server: whose labels are in it, and each party's own rows, which only it can open."""
 
     parties: tuple[str, ...]
     round: int
@@ -234,7 +234,7 @@ class Columns(SubProtocol):
 
     @step(reveals=dict(rows=ROWS))
     def again(self, client: Client, parties: dict, round: int, attempt: int) -> dict:
-        """Line 14 once more, after a party was lost: the same contributions under fresh masks."""
+        """Line 14 again, after a party was lost: the same contributions under fresh masks."""
         _labels(client, round)
         return self._mask(client, parties, round, attempt)
 
@@ -261,7 +261,7 @@ class Columns(SubProtocol):
 
     @staticmethod
     def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
-        """What a party sends: masked contributions to so many rows of others."""
+        """What a party sends: masked contributions to that many rows of others."""
         return 8 * others * width * graphs
 
     @staticmethod

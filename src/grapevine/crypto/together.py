@@ -196,7 +196,7 @@ class Running:
 def advance(client: Client, name: str, begin: Callable[[], Generator[Any, Any, Any]], total: Any = None) -> tuple[bool, Any]:
     """Go on with a program: (True, what it asks for next) or (False, what it returned).
 
-    Where the process that ran it is gone, it begins anew and hears the same sums: a program is a function of the client's
+    Where the process that ran it is gone, it starts again and hears the same sums: a program is a function of the client's
     rows, of its named randomness and of the sums.
     """
     heard = client.memory[f"{name} heard"] if f"{name} heard" in client.memory else 0

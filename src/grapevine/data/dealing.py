@@ -150,7 +150,7 @@ def _choose_server(setting: LabelSetting, y: np.ndarray, free: np.ndarray, class
 
 @dataclass(frozen=True)
 class Deal:
-    """Rows of these classes, to so many clients, by a partition and a label setting."""
+    """Rows of these classes, to that many clients, by a partition and a label setting."""
 
     part: Partition
     setting: LabelSetting

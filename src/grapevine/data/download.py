@@ -130,12 +130,12 @@ def get(name: str, folder: str | Path | None = None, progress: Progress | None =
 
 
 def way(name: str, folder: str | Path | None = None) -> str:
-    """How to come by a data set: the command that fetches it, or what to do by hand."""
+    """How to get a data set: the command that fetches it, or what to do by hand."""
     return BY_HAND[name].format(folder=places(folder)[0] / name) if name in BY_HAND else f"run `grapevine data get {name}`"
 
 
 def fetch(file: File, target: Path, progress: Progress | None = None, timeout: float = 30) -> Path:
-    """One file: into `target`.part, continued where it broke off, checked, then renamed."""
+    """One file: into `target`.part, continued where it stopped, checked, then renamed."""
     if target.is_file() and checksum(target, file.check) == file.check:
         return target
     part = target.with_name(target.name + ".part")

@@ -25,7 +25,7 @@ class LabelSetting:
     everything: bool = False
     n: int = 0
     on: int | None = None  # on this many of the clients
-    of_classes: int | None = None  # each of these clients has labels of so many classes only
+    of_classes: int | None = None  # each of these clients has labels of that many classes only
     fraction: float = 0.0
     server: int = 0
     server_classes: tuple[int, ...] | None = None

@@ -1,4 +1,4 @@
-"""Data sets from objects in memory, alone or one a party: arrays, pandas and polars frames, Hugging Face datasets."""
+"""Data sets from objects in memory, alone or one per party: arrays, pandas and polars frames, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_WAY = "some of the parties are frames and others arrays: give all of them in
 
 
 def load_objects(given: Any, asked: Columns, party: str | None = None) -> Dataset:
-    """(X, y), a frame, or a Hugging Face dataset; or a list (or a dict with names) of them, one a party.
+    """(X, y), a frame, or a Hugging Face dataset; or a list (or a dict with names) of them, one per party.
 
     y is −1, None or NaN where a row has no label. A frame has a label column; with `party`, one that says whose row it is.
     """

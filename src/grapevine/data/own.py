@@ -1,4 +1,4 @@
-"""Data sets of one's own: tables, NPZ files and folders of images.
+"""Data sets of your own: tables, NPZ files and folders of images.
 
 A column `split` with train, val and test, or folders of these names, say which rows are which. Where nothing says so, a fifth of
 each class (of each party, if there are parties) is held out by a fixed seed.
@@ -153,7 +153,7 @@ def assemble(
     part: Sequence[str | None] | np.ndarray | None,
     party: Sequence[str | None] | None,
 ) -> Dataset:
-    """A data set of one's own rows, split as `part` says or by holding a fifth out. Rows are named by their numbers, from 1."""
+    """A data set of your own rows, split as `part` says or by holding a fifth out. Rows are named by their numbers, from 1."""
     if party and None in party:
         raise Mistake(f"{path}, row {list(party).index(None) + 1}: the party is missing: give every row one.")
     known = np.array([name is not None for name in labels])

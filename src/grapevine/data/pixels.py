@@ -1,7 +1,7 @@
 """The inner loops of `augment.py`, compiled by numba at first use and cached on disk; that module is their only caller.
 
 Images are uint8 (n, height, width, channels). The arithmetic is Pillow's, pixel for pixel. Batches are small and every sample
-has operations of its own, so one compiled loop is several times faster than whole-batch tensor operations; it also lets go of
+has operations of its own, so one compiled loop is several times faster than whole-batch tensor operations; it also releases
 the interpreter's lock. A module of its own, because numba takes half a second to load.
 """
 

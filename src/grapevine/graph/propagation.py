@@ -77,7 +77,7 @@ def solve(
     """Z with (I − αW) Z = Y by conjugate gradients, in blocks of columns, each column to a relative residual of `tol`.
 
     The default `max_iter` is twice what theory needs at worst: eigenvalues of I − αW lie in [1 − α, 1 + α]. If the
-    residual, computed anew from Z at the end, is above `tol`, this raises and says what was reached.
+    residual, computed again from Z at the end, is above `tol`, this raises and says what was reached.
     """
     from grapevine.graph import kernels
 

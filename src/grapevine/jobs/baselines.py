@@ -1,4 +1,4 @@
-"""What the label job is compared with: Gaussian heads from secure sums, and the nearest labelled row of one's own."""
+"""What the label job is compared with: Gaussian heads from secure sums, and the party's own nearest labelled row."""
 
 from __future__ import annotations
 

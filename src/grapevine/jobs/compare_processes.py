@@ -35,7 +35,7 @@ Told = tuple[Job, dict[str, Any]]
 
 @contextmanager
 def workers(count: int, jobs: list[Job], log: Path) -> Iterator[Iterator[Told]]:
-    """Processes that work the jobs off in their order; what they tell, as it comes. Leaving ends them, wherever they are."""
+    """Processes that work the jobs off in their order; what they tell, as it arrives. Leaving ends them, wherever they are."""
     todo, told = list(jobs), queue.SimpleQueue[Told | None]()
     with open(log, "ab") as file:
         hands = [_Hand(todo, told, file) for _ in range(count)]

@@ -2,7 +2,7 @@
 
 A process of its own, started as a program, and not a fork: torch's threads do not survive one, and Windows has none. It keeps one
 data set, that of the run under way. When its starter ends, however it ends, its input closes and it ends at once; the
-checkpoint of the run is then what `--resume` goes on from.
+checkpoint of the run is then what `--resume` continues from.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def descend(
     method: Any, model: Network, batches: Iterable, loss: Callable[[Any], Tensor], lr: float, rng: torch.Generator,
     momentum: dict | None = None,
 ) -> int:  # fmt: skip
-    """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's. It goes on with `momentum`, if
+    """SemiFL's SGD: Nesterov momentum, weight decay and the longest gradient are the method's. It continues with `momentum`, if
     given, and leaves there what it ends with."""
     optimiser = nesterov(model, lr, method.momentum, method.weight_decay)
     if momentum is not None:

@@ -152,7 +152,7 @@ class Secured(Method):
 
     @step(reveals=dict(masked=MASKED))
     def average_again(self, client: Client, attempt: int, parties: dict) -> dict:
-        """The same once more, after a client was lost: with fresh masks, among some of those who were asked before."""
+        """The same again, after a client was lost: with fresh masks, among some of those who were asked before."""
         kept = client.memory["average"]
         if not set(parties) < set(kept["parties"]):
             raise Mistake("a new attempt at a masked average must be among clients of the previous attempt.")
@@ -235,7 +235,7 @@ class Means:
         return sorted(ids[i] for i in order[turn::k].tolist() if ids[i] in self.agreed)
 
     def _opened(self, step: Any, ids: list[Id], replies: dict[Id, dict], layout: dict[str, Form], length: int) -> dict[Id, dict]:
-        """The mean, as everybody's reply. While a client is missing, the others mask their parts anew, without it."""
+        """The mean, as everybody's reply. While a client is missing, the others mask their parts again, without it."""
         attempt, asked = 0, set(ids)
         while len(replies) < len(ids):
             attempt, ids = attempt + 1, list(replies)

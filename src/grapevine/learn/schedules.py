@@ -21,7 +21,7 @@ def stage_of(rounds: int, first: int, round: int) -> tuple[int, int, int]:
 
 
 def cosine(lr: float, round: int, rounds: float) -> float:
-    """The learning rate of a round: half a cosine, which reaches 0 after so many rounds."""
+    """The learning rate of a round: half a cosine, which reaches 0 after that many rounds."""
     return lr * (1 + math.cos(math.pi * round / rounds)) / 2
 
 

@@ -25,13 +25,15 @@ UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bas
 
 
 def endless(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
-    """For ever: batches of positions below n, shuffled anew after each pass, whose last may be smaller; empty if n is 0."""
+    """An endless stream of batches of positions below n, shuffled again after each pass, whose last may be smaller; empty if n is
+    0."""
     while True:
         yield from torch.randperm(n, generator=rng).split(size) if n else (NONE,)
 
 
 def streams(labelled: int, unlabelled: int, batch: int, ratio: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """For ever: positions of `batch` labelled and of `ratio` · `batch` unlabelled rows, each shuffled anew after its own pass."""
+    """An endless stream of positions of `batch` labelled and of `ratio` · `batch` unlabelled rows, each shuffled again after its
+    own pass."""
     return zip(endless(labelled, batch, rng), endless(unlabelled, ratio * batch, rng))
 
 

@@ -144,7 +144,7 @@ class Chorus(Method):
 
     @step(reveals=GO_ON, like=together.FORM)
     def go_on(self, client: Client, total: np.ndarray, tag: bytes, number: int, attempt: int, parties: dict) -> dict:
-        """Open the sum that the parties formed, and go on to the next."""
+        """Open the sum that the parties formed, and continue to the next."""
         heard = together.opened(client, number, attempt, parties, total, tag)
         return self._advance(client, client.memory["program"], heard, number + 1, parties)
 

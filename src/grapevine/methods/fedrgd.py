@@ -7,7 +7,7 @@ labels from its own model at the same time. A group's new model is the mean of i
 model, which also predicts, is the mean of the groups'.
 
 Departures: without labels at the server the groups hold clients only, who then have FixMatch's labelled loss (ProtoFSSL's
-comparison); groups are drawn anew in every round, since other clients are sampled; the learning rate is FixMatch's, not scaled
+comparison); groups are drawn again in every round, since other clients are sampled; the learning rate is FixMatch's, not scaled
 by the size of a group, and has no warm-up. A client that took no step is left out of its group. Batch normalisation of the
 chosen model is replaced by group normalisation (`group_norm`).
 """

@@ -15,8 +15,8 @@ All classes have one covariance (linear discriminant analysis), so second moment
 Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
 server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
 more than XCLP's server learns of labels, and it is not little: the mean of a class with one labelled row is that row, and of a
-class that only one party labels, that party's. With two parties, the sum less one's own part is the other's. Server and a set
-of clients together learn the sum over the others.
+class that only one party labels, that party's. With two parties, the sum minus a party's own part is the other's. Server and a
+set of clients together learn the sum over the others.
 
 Numbers. The covariance is shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes it invertible for d > n too; if
 no class has a spread, it is I (the nearest mean wins). Variances under 1e-9 of the largest are raised to that. A class without

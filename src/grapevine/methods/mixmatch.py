@@ -1,10 +1,10 @@
 """MixMatch-FedAvg. Berthelot, Carlini, Goodfellow, Papernot, Oliver, Raffel: "MixMatch: A Holistic Approach to Semi-Supervised
 Learning", NeurIPS 2019, Algorithm 1, run by every client between two averages: a row of ProtoFSSL's tables 1 and 2.
 
-Departures: a round is `epochs` passes over a client's unlabelled rows; one mixing share λ a batch, not one a row; Adam's moments
-are forgotten between rounds, and there is no moving average of the weights; λ_U rises over all rounds (in the authors' code over
-the first quarter of a training that is much longer; on a model that has learned little, 75 ends in one class for every row). A
-client without labels has the unlabelled loss alone. Models are averaged by the clients' numbers of rows.
+Departures: a round is `epochs` passes over a client's unlabelled rows; one mixing share λ a batch, not one per row; Adam's
+moments are forgotten between rounds, and there is no moving average of the weights; λ_U rises over all rounds (in the authors'
+code over the first quarter of a training that is much longer; on a model that has learned little, 75 ends in one class for every
+row). A client without labels has the unlabelled loss alone. Models are averaged by the clients' numbers of rows.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
              Training-free Federated Learning", NeurIPS 2025: ridge regression whose covariances come from the clients' means
     gh-ofl   Gaussian heads for one-shot federated learning, ICLR 2026: naive Bayes, linear or quadratic discriminant
 
-Every client is asked once, `--per-round` of them a round, until all have answered; the head is made anew after every round. A
+Every client is asked once, `--per-round` of them a round, until all have answered; the head is made again after every round. A
 server with labels adds its own. Under `--secure-average` every client of a round counts as having sent the mean of their sums,
 which add up to the same total. Features are those of the network before its last layer, as it was initialised: a linear network
 has the rows themselves. The formulas are in `learn.moments`.

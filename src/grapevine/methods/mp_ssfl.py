@@ -13,9 +13,9 @@ Equation (4) adds the loss on the server's own rows to the clients'. Its server 
 does (lr, epochs, batch) and joins the average as `server_weight` clients. The equation's own weight cannot be read: with the
 inner sum as a mean, the server counts as much as all clients together (`server_weight` = --per-round), with the sum as it is
 printed, one n-th of a client of n rows. The default, 1, makes it one more client; 0 leaves the term out. The model of the task
-starts anew; `start=classifier` starts it from θ_S, which equation (4) also names. Nothing about single rows leaves a client. With
-`counts=true` it tells how many rows it kept, corrected and excluded. A client whose rows were all excluded answers `train` with n
-= 0, which tells as much.
+starts fresh; `start=classifier` starts it from θ_S, which equation (4) also names. Nothing about single rows leaves a client.
+With `counts=true` it tells how many rows it kept, corrected and excluded. A client whose rows were all excluded answers `train`
+with n = 0, which tells as much.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ the mean over the helpers that have it, and so is a class that the client itself
 away). A class with fewer labels than support and query take gives its support first, but of two labels or more one is kept for
 the query, or nothing would be learned from labels; one label gives a prototype and no query. (The paper's classes have enough.)
 Labelled and unlabelled rows are disjoint. `--norm sbn` is here what their code calls so: batch normalisation whose running
-statistics are those of the last batch, averaged with the weights. RMSprop begins anew in every round, so that its first step is
+statistics are those of the last batch, averaged with the weights. RMSprop starts again in every round, so that its first step is
 √10 times as long as later ones; in the authors' simulation all clients share one optimiser, which parties with data of their own
 cannot. `keep_state=true` keeps each client's running mean of squared gradients in its memory instead.
 `alternative=true` is Algorithm 2 of the appendix: the mean of the helpers' prototypes in place of the own support set.

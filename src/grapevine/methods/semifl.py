@@ -4,7 +4,7 @@ turn.
 
 A round: the server sends the model with the statistics of its static batch normalisation; a client labels one weak view of
 every row once, in evaluation mode; rows from the threshold on are its fix set, and as many drawn from all its rows (for each
-batch anew) its mix set; it trains on both; the server averages uniformly, with momentum, and then trains on its own labels.
+batch again) its mix set; it trains on both; the server averages uniformly, with momentum, and then trains on its own labels.
 
 Departures: statistics are those of the round's clients and of the server, taken after the server has trained (the authors'
 code takes all clients'); they are sums of activations per channel, sent in the clear. A client with an empty fix set is left

@@ -32,8 +32,8 @@ class Agreement:
     """A row has this `shape` for the method; it comes from a table with these `features`, from images, or from `embed`.
 
     `embed` is a pretrained network's name, or the SHA-256 of a finished run's model. `server`: the host has labelled rows of its
-    own; which ones is not said. Without an agreed `seed` everybody draws one. A job goes on as long as `quorum` of the `parties`
-    answer.
+    own; which ones is not said. Without an agreed `seed` everybody draws one. A job continues as long as `quorum` of the
+    `parties` answer.
     """
 
     name: str

@@ -80,7 +80,7 @@ class Host:
 
     @cached_property
     def seed(self) -> int:
-        """The agreed one, or one that is drawn and kept, so that a host that is started again goes on alike."""
+        """The agreed one, or one that is drawn and kept, so that a host that is started again continues alike."""
         if self.agreed.seed is not None:
             return self.agreed.seed
         path = self.folder / "seed.txt"

@@ -112,7 +112,7 @@ class GridTransport(Transport):
         return True
 
     def too_few(self, waiting: Collection[Id], answered: Collection[Id]) -> bool:
-        """Whether the job could not go on without those who have not answered."""
+        """Whether the job could not continue without those who have not answered."""
         return bool(self.quorum) and (not answered or len(self.parties) - len(self._absent | set(waiting)) < self.quorum)
 
 
@@ -212,7 +212,7 @@ class _Asking:
             replies[id] = reply
 
     def _fetch(self, names: list[str]) -> None:
-        """In a thread: what answers these requests, as it comes. Flower waits for minutes for the rest of a reply whose sender
+        """In a thread: what answers these requests, as it arrives. Flower waits for minutes for the rest of a reply whose sender
         went away in the middle of sending it; one thread that hangs keeps neither the others nor the exchange waiting."""
         waiting, began, least = set(names), time.monotonic(), max(POLL, 0.02 * len(self.contents))
         try:

@@ -145,7 +145,7 @@ class Gate(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke off is its own business."""
+        """An interrupted connection needs no attention."""
 
     def shutdown_request(self, request: Any) -> None:
         try:

@@ -1,6 +1,6 @@
 """`grapevine host`: from an open port to results. Gather the parties, close the roster, let all confirm it, run, tell, stop.
 
-A host that was killed and is started again with the same folder goes on with the roster that was closed, and the job from its
+A host that was killed and is started again with the same folder continues with the roster that was closed, and the job from its
 checkpoint; the parties' processes notice and connect again.
 """
 
@@ -134,7 +134,7 @@ class _Job:
 
     def _confirm(self) -> None:
         roster = {name: entry["identity"] for name, entry in self.registry.roster().items() if entry["in"]}
-        # For this start of the host: a party that has not heard of it yet would refuse to begin the job once more.
+        # For this start of the host: a party that has not heard of it yet would refuse to begin the job again.
         digest, until = f"{roster_digest(roster)} {self.registry.epoch}", time.monotonic() + self.times.confirm
         while True:
             heard = {name: self.registry.here[name] for name in roster if name in self.registry.here}
@@ -189,7 +189,7 @@ class _Job:
         return not self.superlink.status(run).startswith("finished")
 
     def _again(self, runs: int) -> str:
-        """The job's own process has ended without a word: another one goes on, as after a new start of this host."""
+        """The job's own process has ended without a word: another one continues, as after a new start of this host."""
         if runs > RUNS:
             raise Later(f"the job's process stopped {RUNS} times: see {self.superlink.log}.")
         self.tell("The job's process stopped. It is started again, and continues from its last checkpoint or from the beginning.")

@@ -1,7 +1,7 @@
 """The host's program once everybody is there, over any transport: what it leaves is results/, a run's folder like any other.
 
-The label and the clean job are one exchange of the whole: one that was broken off begins again. A training job is `run.driver`'s,
-and goes on from its last checkpoint. If a job cannot go on, failed.json says why.
+The label and the clean job are one exchange of the whole: one that was interrupted begins again. A training job is
+`run.driver`'s, and continues from its last checkpoint. If a job cannot continue, failed.json says why.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
     if token and (token.name, token.federation) != (party["name"], party["federation"]):
         raise Mistake(f"{folder} belongs to {party['name']} in {party['federation']}: choose another --home.")
     identity = Identity.load(folder / "identity.pem")
-    if token and secret_hash(token.secret) != party["used"]:  # the host has invited anew: the same keys once more
+    if token and secret_hash(token.secret) != party["used"]:  # the host has invited this party again, which keeps its keys
         link, agreed = _patiently(lambda: look(token), talk)
         if agreed.hash != party["hash"]:
             raise Mistake(
@@ -312,8 +312,8 @@ class _Stay:
         return self.party.get("begun", False) or (self.folder / "memory.json").exists()
 
     def _begin_again(self) -> None:
-        """A job of one round that was broken off can only begin anew, and a label job then shows the host more distances between
-        the same rows. How often it may is for the party to say: a host that wants more could break off on purpose."""
+        """A job of one round that was interrupted can only start again, and a label job then shows the host more distances
+        between the same rows. How often it may is for the party to say: a host that wants more could break off on purpose."""
         if self.agreed.rounds > 1 or not self._begun():
             return
         count = self.party.get("beginnings", 1)

@@ -30,7 +30,7 @@ class Line:
         self.log = folder / "log" / "node.txt"
         self._node: Child | None = None
         self._ends: list[float] = []
-        self._heard = time.monotonic()  # when something last went on
+        self._heard = time.monotonic()  # when something last continued
         self.trouble = ("", "")  # its kind, and a sentence
 
     @property
@@ -102,7 +102,7 @@ class Line:
         self.trouble = (kind, sentence)
 
     def words(self) -> str:
-        """What goes on, in one line."""
+        """What continues, in one line."""
         if self.trouble[0]:
             return self.trouble[1]
         idle = time.monotonic() - self._heard

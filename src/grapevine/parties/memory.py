@@ -7,7 +7,7 @@
 A request that comes again, since its reply was lost on the way, gets the same reply, which is kept until the next one. Other than
 that a step is answered once in a round, rounds never go back, and none beyond the agreed ones is answered. Only a host that was
 started again may repeat the rounds that its checkpoint lacks; then memory goes back to what it was before them, unless it has
-held an agreement: keys and masks are used once. A job of one round (label, clean) is not repeated: it begins anew when the party
+held an agreement: keys and masks are used once. A job of one round (label, clean) is not repeated: it starts again when the party
 says so (`forget_memory`).
 """
 

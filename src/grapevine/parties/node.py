@@ -7,7 +7,7 @@
 Flower's own SuperNode looks for requests every three seconds, starts a process for each, and fetches the host's code first. This
 one asks as often as it is asked, keeps its worker warm, and runs nothing but what is installed here. The host may be away for any
 time: calls are repeated. A request is written down before it is confirmed (inbox.bin) and deleted when its reply has arrived, so
-that a node that is killed goes on where it was.
+that a node that is killed continues where it was.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Node:
             self._push(about, answer["reply"])
             self.tell(done="failed" not in answer and not refused)
         except Dropped:
-            self.tell(done=True)  # the host goes on without this reply, or has it
+            self.tell(done=True)  # the host continues without this reply, or has it
         self.inbox.unlink(missing_ok=True)
 
     def _refused(self, run: int) -> str:

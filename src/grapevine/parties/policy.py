@@ -4,7 +4,7 @@
     jobs      = ["label", "train", "clean"]
     methods   = ["chorus", "fedavg"]          of all jobs; clean's is mp-ssfl
     protocols = ["mlwe"]                      for distances; labels that spread as in the paper need "paper" besides
-    quorum    = 3                             no federation that goes on with fewer
+    quorum    = 3                             no federation that continues with fewer
     epsilon   = 3.0                           only jobs with differential privacy, of at most this ε in all
     otherwise = "ask"                         or "refuse": what becomes of the rest
 

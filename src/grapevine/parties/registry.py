@@ -45,7 +45,7 @@ from grapevine.parties.keys import (
 from grapevine.run.folder import lock
 
 TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
-BOOKS_SECONDS = 30  # for another process to let go of the books
+BOOKS_SECONDS = 30  # for another process to release the books
 HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
 CALL_SECONDS = 15  # for one call of a party
 REPLY_BYTES = 2**20  # of a reply of the host
@@ -82,7 +82,7 @@ class Registry:
     folder: Path
     phase: str = "gathering"
     sentence: str = ""
-    later: bool = False  # a failed job may go on when its parties are there again
+    later: bool = False  # a failed job may continue when its parties are there again
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))  # another one says that the host was started again
     here: dict[str, Presence] = field(default_factory=dict)
     news: list[str] = field(default_factory=list)  # what every party's screen shows
@@ -275,7 +275,7 @@ class Registry:
             self.news.append(printable(sentence))
 
     def exclude(self, name: str) -> None:
-        """The job goes on without this party, now and when the host is started again."""
+        """The job continues without this party, now and when the host is started again."""
         with self._changing():
             roster = self.roster()
             if name not in roster:
@@ -302,7 +302,7 @@ class Registry:
             self.audit.write("closed", parties=sorted(names))
 
     def start_anew(self) -> None:
-        """As if the host had been started again: parties connect anew, and let rounds be repeated that its checkpoint lacks."""
+        """As if the host had been started again: parties connect again, and let rounds be repeated that its checkpoint lacks."""
         with self._lock:
             self.epoch = secrets.token_hex(8)
 

@@ -1,7 +1,7 @@
 """A party's steps: one request after the other, in a process that lives as long as its connection to the host (`node`).
 
 What a step leaves is in the party's memory on disk (`memory`) and nowhere else. The process keeps what can be read or computed
-again: the rows, and a program in flight. So it may be killed at any time, and the next one goes on. A request that was answered
+again: the rows, and a program in flight. So it may be killed at any time, and the next one continues. A request that was answered
 before is answered with the same bytes.
 """
 

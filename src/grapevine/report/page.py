@@ -25,7 +25,7 @@ from grapevine.report import parts
 from grapevine.report.charts.marks import DARK, LIGHT, LOOKS, OWN, SERIES
 from grapevine.report.parts import Chart, Part
 
-REFRESH_SECONDS = 15  # until the page of something that goes on loads itself again
+REFRESH_SECONDS = 15  # until the page of something that continues loads itself again
 HERE = Path(__file__).parent
 
 

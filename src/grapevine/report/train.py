@@ -23,7 +23,7 @@ from grapevine.report.page import REFRESH_SECONDS, Page, files_of
 from grapevine.report.parts import MOST_CLASSES, Card, Chart, Command, Part, Settings, Table, Views
 from grapevine.run.folder import running
 
-LIVE_SECONDS = 30.0  # between two pages of a run that goes on
+LIVE_SECONDS = 30.0  # between two pages of a run that continues
 LIVE_COST = 20  # and so many times what a page took, so that a large one's costs no more than a twentieth of the run
 MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; more as a histogram
 MOST_COLUMNS = 300
@@ -44,7 +44,7 @@ def write(folder: str | Path, against: str | Path | None = None, full: bool = Fa
 
 
 class Live:
-    """A run's progress, and its page written anew now and then while it goes on."""
+    """A run's progress, and its page written again now and then while it continues."""
 
     def __init__(self, folder: str | Path, progress: Callable[[int, int, dict | None], None]):
         self.folder, self.progress = Path(folder), progress

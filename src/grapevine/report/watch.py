@@ -1,4 +1,4 @@
-"""`grapevine watch`: the page of a running job, or the index of a folder, made anew whenever its files change.
+"""`grapevine watch`: the page of a running job, or the index of a folder, made again whenever its files change.
 
 A web server on this machine alone. Other users of the machine can reach its port too, so an address without the secret word that
 was printed at the start gets nothing, and neither does a name other than this machine's own: no page in a browser can ask for it

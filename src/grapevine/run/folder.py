@@ -24,7 +24,7 @@ from grapevine.core.version import __version__
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a folder for this process. The operating system lets go of it however the process ends."""
+    """Hold a folder for this process. The operating system releases it however the process ends."""
     with open(path, "a+") as handle:
         try:
             if sys.platform == "win32":
@@ -63,7 +63,7 @@ def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> I
 
 
 def require_same(out: Path, about: dict[str, Any]) -> None:
-    """Refuse to go on in a folder that other settings began."""
+    """Refuse to continue in a folder that other settings began."""
     before = json.loads((out / "settings.json").read_text())
     now = json.loads(json.dumps(about))
     for name, value in now.items():

@@ -57,7 +57,8 @@ class Privacy:
         client.private, client.ledger = self.budgets.get(client.id), self.ledger
 
     def note(self, done: int) -> dict[str, Any]:
-        """For the history: the most that a client has spent after so many rounds. It is the one that is furthest in its plan."""
+        """For the history: the most that a client has spent after that many rounds. It is the one that is furthest in its
+        plan."""
         if not self.plans:
             return dict(epsilon=0.0)
         times = {id: sum(id in ids for ids in self.chosen[:done]) for id in self.plans}

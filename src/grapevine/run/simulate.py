@@ -294,7 +294,7 @@ class Simulation(Transport):
         def judge(labels: Tensor, used: Tensor, head: str, confidence: Tensor | None) -> None:
             true = truth(id)
             known = true != UNKNOWN
-            if not known.any():  # a table of one's own: nothing can be said of its unlabelled rows
+            if not known.any():  # a table of your own: nothing can be said of its unlabelled rows
                 return
             labels, used, true = labels.cpu()[known], used.cpu()[known], true[known]
             confidence = None if confidence is None else confidence.cpu()[known]

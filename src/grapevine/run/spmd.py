@@ -6,7 +6,7 @@ in one all-reduce, so that neither the number of workers nor who ran which clien
 replies, which everybody gets. Worker 0 leads: it alone writes the run's folder, which all workers must see, since clients'
 memories lie there.
 
-A worker that is lost stops the others with a sentence; `--resume` goes on from the last checkpoint with any number of workers.
+A worker that is lost stops the others with a sentence; `--resume` continues from the last checkpoint with any number of workers.
 """
 
 from __future__ import annotations
