@@ -373,7 +373,7 @@ def test_nodes_are_known_by_their_keys_and_too_few_is_a_sentence(net):
     grid = MemoryGrid(net)
     grid.get_nodes = lambda: [SimpleNamespace(node_id=7, public_key=pem["party-03"]), SimpleNamespace(node_id=8, public_key=b"?")]
     assert flower.find_nodes(grid, keys, 1, wait=0) == {"party-03": 7}
-    with pytest.raises(Mistake, match="1 of 3 parties are online after 0 s, and 2 are needed: party-01, party-02 must join"):
+    with pytest.raises(Mistake, match="1 of 3 parties are online after 0 s, but 2 are needed: party-01, party-02 must join"):
         flower.find_nodes(grid, keys, 2, wait=0)
 
 

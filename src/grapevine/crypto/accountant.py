@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from scipy.optimize import brentq
-
 from grapevine.core.errors import Mistake
 from grapevine.crypto.fixed import FRACTION_BITS
 
@@ -184,6 +182,8 @@ def _calibrate(budget: float, delta: float, events: tuple[Gaussian, ...]) -> flo
         low, high = high, high + math.log(2)
         if high > 40:
             raise Mistake(f"no amount of noise gives ε = {budget:g} at δ = {delta:g}: use a larger budget or fewer releases.")
+    from scipy.optimize import brentq  # here, because it takes 30 MB, and few jobs spend a budget
+
     root = brentq(over, low, high, xtol=2e-4)
     while over(root) > 0:
         root += 2e-4

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from grapevine.core import Client, Method, Network, Server, param, step
@@ -145,6 +144,8 @@ def client_weights(priors: Tensor, aggregate: str) -> Tensor:
     w = torch.full((M,), 1 / M, dtype=torch.float64)
     if aggregate == "exact":
         # The sum of the weights is one more equation, which counts for so much that it holds; then it is made to.
+        from scipy.optimize import nnls  # here, because it takes 30 MB, and all parties import the methods
+
         w = torch.from_numpy(nnls(np.vstack([P.T.numpy(), np.full(M, 1e4)]), np.append(np.full(C, 1 / C), 1e4))[0])
         return w / w.sum()
     for _ in range(STEPS if aggregate == "code" else 0):
