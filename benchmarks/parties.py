@@ -1,11 +1,11 @@
 """Jobs between real parties on one machine: seconds an exchange, bytes, memory; and Flower's own quickstart beside them.
 
 `grapevine host` and `grapevine join` as people start them, all processes on this machine, TLS and node keys as always. Rows are
-handwritten digits, every third labelled; beyond the 1797 that there are, they repeat with a little noise, since costs are measured
+`grapevine host` and `grapevine join` as people start them, all processes on this machine, TLS and node keys as always. Rows are
 here and not labels. Jobs: `train` (FedAvg, mlp, 100 rows a party, 20 rounds) and `label` (chorus over psm, 500 rows a party).
-Seconds are those of the host's own log: from asking to the last answer. Memory is the proportional set size (PSS) of a party's
-processes: pages that they share count once; and so do, across parties, those of libraries, which parties on machines of their own
-would not share: `alone` is the largest resident set of a party's processes with what they share among themselves counted once.
+Seconds are those of the host's own log: from asking to the last answer. Memory is of a party's processes: `pss`, in which pages
+that several processes share are divided among them, parties on this machine included; and `alone`, the largest of a party as on
+a machine of its own: private and forked pages by PSS, and files once, as the process has them that has most.
 
 Flower's quickstart: its SuperLink, as many SuperNodes and its FedAvg strategy, on the same rows and the same network, without TLS.
 
