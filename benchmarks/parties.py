@@ -7,7 +7,7 @@ Seconds are those of the host's own log: from asking to the last answer. Memory 
 that several processes share are divided among them, parties on this machine included; and `alone`, the largest of a party as on
 a machine of its own: private and forked pages by PSS, and files once, as the process has them that has most.
 
-Flower's quickstart: its SuperLink, as many SuperNodes and its FedAvg strategy, on the same rows and the same network, without TLS.
+Flower's quickstart: its SuperLink, as many SuperNodes and its FedAvg strategy, on the same rows and network, without TLS.
 
     python benchmarks/parties.py [--parties 3,10,20] [--jobs train,label,flower] [--rounds 20]
 
