@@ -84,7 +84,7 @@ def test_calibration_meets_its_budget_and_hardly_more(events, budget):
     less = [Gaussian(e.multiplier * z * 0.998, e.count, e.rate) for e in events]
     assert accountant.epsilon(scaled, 1e-6) <= budget < accountant.epsilon(less, 1e-6)
     accountant.require(scaled, budget, 1e-6, "the plan")
-    with pytest.raises(Mistake, match=f"the plan would spend .* per row at δ = 1e-06, and its budget is ε = {budget:g}"):
+    with pytest.raises(Mistake, match=f"the plan would spend .* per row at δ = 1e-06, but its budget is ε = {budget:g}"):
         accountant.require(less, budget, 1e-6, "the plan")
 
 

@@ -272,7 +272,7 @@ def test_broken_requests_are_refused(base):
         with pytest.raises(Mistake):
             j.transfer(wrong)
     reply = j.transfer(request)
-    with pytest.raises(Mistake, match="chunk 0 where chunk 1 of 1 is due"):
+    with pytest.raises(Mistake, match="chunk 0 arrived but chunk 1 of 1 is due"):
         j.transfer(request)
     tau = reply["tau"]
     for wrong in ({}, reply | {"chunk": 1}, reply | {"tau": tau[1:]}, reply | {"tau": tau.astype(np.int8)}, reply | {"tau": b""}):
