@@ -32,6 +32,11 @@ BLOCK = re.compile(r"(?:^<!-- (?P<mark>file|not run): (?P<word>.+?) -->\n)?^```(
 BIN = Path(sys.executable).parent
 SECONDS = 120  # for one command on a busy machine
 HERE = ("compare", "data", "leaderboard", "methods", "predict", "report", "train")  # run in this process: torch is loaded once
+MADE = re.compile(
+    r"<!-- (?:made by|numbers:).*?<!-- end(?: of numbers)? -->|<!--.*?-->|^```.*?^```$|^:::.*\n(?:    .*\n)*", re.M | re.S
+)
+REFERENCE = {"docs/settings.md"}  # made by benchmarks/settings_page.py
+MOST_WORDS = 34_000
 FIELDS = re.compile(r"^<!-- fields: (?P<names>.+?) -->\n\n(?P<table>(?:\|.*\n)+)", re.M)
 
 
@@ -103,6 +108,18 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     for name in set(sys.modules) - modules:  # a page's own modules must not be found by the next page
         if Path(getattr(sys.modules[name], "__file__", None) or "").parent == tmp_path:
             del sys.modules[name]
+
+
+def words(page: Path) -> int:
+    """Words that people wrote: without code, addresses, and what scripts make (numbers, tables of fields, the API)."""
+    text = MADE.sub("", FIELDS.sub("", page.read_text(encoding="utf-8")))
+    text = re.sub(r"`[^`\n]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
+    return len(re.findall(r"[^\W\d_][\w'’-]*", text))
+
+
+def test_the_pages_can_be_read_in_an_afternoon():
+    counted = {page_name(page): words(page) for page in PAGES if page_name(page) not in REFERENCE}
+    assert sum(counted.values()) <= MOST_WORDS, sorted(counted.items(), key=lambda each: -each[1])[:10]
 
 
 def test_every_block_says_what_it_is():
