@@ -335,12 +335,14 @@ def test_yes_answers_only_what_the_policy_allows(tmp_path):
         willing(path, clean_agreement(), PLACE, "north", yes)
 
 
-def test_the_doctor_looks_at_the_policy(host, tmp_path):
+def test_the_doctor_looks_at_the_policy(host, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "empty"))
     token, path = host.registry.invite("north"), policy(tmp_path)
     table = write_table(tmp_path / "n.csv", blobs("north"))
     source = Source(str(table), "kind", home=str(tmp_path), policy=str(path))
     assert not findings(token.text(), source)["policy"].good
     path.write_text(f'hosts = ["127.0.0.1:{host.port}"]')
     assert findings(token.text(), source)["policy"].good and findings(None, source)["policy"].good
+    assert findings(None, Source(home=str(tmp_path)))["policy"].good is None  # there is none, and that is said
     path.write_text("quorum = 1")
     assert "quorum is 1" in findings(None, source)["policy"].sentence

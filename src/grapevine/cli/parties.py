@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from grapevine.cli.flags import flag, flags, json_flag
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
+from grapevine.core.words import printable
 from grapevine.parties.settings import JOBS, HostSettings, JoinSettings, Source, agreed_fields
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from grapevine.parties.registry import Registry
 
 
-MOST = 10_000  # letters of an invitation
+MOST = 10_000  # letters of an invitation, or of a sentence
 
 
 def host_flags(command: Callable) -> Callable:
@@ -199,6 +200,7 @@ class HostTable:
             self._live.stop()
 
     def say(self, sentence: str) -> None:
+        sentence = printable(sentence, MOST)
         if self._live:
             self._live.console.print(sentence, soft_wrap=True, markup=False)
         else:
@@ -288,18 +290,19 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
             raise Mistake(f"nobody is here to answer '{question}', and --yes does not cover it: run this in a terminal.")
         return click.confirm(question)
 
+    def say(text: str) -> None:
+        click.echo(printable(text, MOST))
+
     last = [""]
 
     def line(text: str) -> None:
         if text != last[0]:
             last[0] = text
-            click.echo(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
+            say(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
 
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # told to end, it cleans up as after Ctrl-C
     try:
-        folder = run(
-            invitation(token, file), JoinSettings.from_dict(settings), Talk(click.echo, ask, insist, show_agreement, line)
-        )
+        folder = run(invitation(token, file), JoinSettings.from_dict(settings), Talk(say, ask, insist, show_agreement, line))
     except KeyboardInterrupt:
         click.echo("\nStopped. The job's rows and memory were deleted. Continue with: grapevine join --home DIR --data FILE "
                    "--label COL, with the same folder and rows.", err=True)  # fmt: skip
@@ -367,7 +370,7 @@ def doctor(token: str | None, file: str | None, as_json: bool, **source: Any) ->
         told.append(dict(what=finding.what, good=finding.good, sentence=finding.sentence))
         mark = {True: "ok", False: "NO", None: "--"}[finding.good]
         if not as_json:
-            click.echo(f"{mark:3}{finding.what + ':':12} {finding.sentence}")
+            click.echo(f"{mark:3}{finding.what + ':':12} {printable(finding.sentence, MOST)}")
         wrong += finding.good is False
     if as_json:
         click.echo(json.dumps(told, indent=1))

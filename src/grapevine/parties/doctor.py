@@ -57,6 +57,8 @@ def examine(token: str | None, source: Source) -> Iterator[Finding]:
         finding = Finding(what, None, "not looked at.") if broken else _try(what, look)
         yield finding
         broken = broken or (finding.good is False and what in ("invitation", "host", "settings"))
+    if path is None:
+        yield Finding("policy", None, "there is none, so you are asked about every job, and --yes agrees to all of them.")
 
 
 def _try(what: str, look: Callable[[], str]) -> Finding:
