@@ -127,6 +127,7 @@ def test_compose_reads_the_file():
 
 
 @pytest.mark.parties
+@pytest.mark.timeout(3600)
 def test_the_commands_of_compose_play_three_hospitals(tmp_path):
     """As they stand, without containers: volumes are folders, and the host's name is this machine."""
     made, names, port = services(), ("north", "south", "east"), str(free_port())

@@ -28,13 +28,14 @@ def findings(token: str | None, source: Source = Source()) -> dict:  # noqa: B00
     return {finding.what: finding for finding in examine(token, source)}
 
 
-def test_the_doctor_finds_all_in_order(host, tmp_path):
+def test_the_doctor_finds_all_in_order(host, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "empty"))
     path = write_table(tmp_path / "n.csv", blobs("north"))
     found = findings(host.registry.invite("north").text(), Source(str(path), "kind", home=str(tmp_path)))
     wrong = {what: finding.sentence for what, finding in found.items() if finding.good is not True}
-    assert not wrong
+    assert list(wrong) == ["policy"] and "there is none" in wrong["policy"]
     assert list(found) == ["Python", "Flower", "ports", "memory", "disk", "invitation", "host", "settings", "clock", "version",
-                           "data"]  # fmt: skip
+                           "data", "policy"]  # fmt: skip
     assert "30 rows of 4" in found["data"].sentence
     assert host.registry.roster() == {}
 
