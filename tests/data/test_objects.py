@@ -106,3 +106,18 @@ def test_hugging_face():
 def test_objects_that_cannot_be_used(given, words):
     with pytest.raises(Mistake, match=words):
         load(given)
+
+
+def test_data_shows_itself_in_a_line():
+    rows = load((X, Y))
+    assert repr(rows) == f"the data: {len(rows.x)} rows of {X.shape[1]} to train on, {len(rows.x_test)} to test on, 2 classes"
+    split = rows.split(clients=2, labels="clients:12")
+    unlabelled = sum(len(part.unlabelled) for part in split.parts)
+    assert repr(split) == f"the data at 2 clients: 12 labelled rows and {unlabelled} without a label"
+
+
+def test_parts_of_a_hugging_face_data_set_are_not_parties():
+    datasets = pytest.importorskip("datasets")
+    part = datasets.Dataset.from_dict(dict(a=[1.0, 2.0], label=["x", "y"]))
+    with pytest.raises(Mistake, match=r"DatasetDict with train, test: give one of them, as in data\['train'\]"):
+        load(datasets.DatasetDict(train=part, test=part))

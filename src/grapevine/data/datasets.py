@@ -9,6 +9,7 @@ import numpy as np
 
 from grapevine.core.rows import Scale
 from grapevine.core.tensors import torch
+from grapevine.core.words import count, many
 from grapevine.data.columns import Layout
 from grapevine.data.dealing import split
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 SEED = 20  # of the held-out part of a data set that comes without one; fixed, so that everybody tests on the same rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Training and test rows. `group` is the natural party of each row (writer, site); −1 in `y`: not labelled."""
 
@@ -40,6 +41,12 @@ class Dataset:
     mirror: bool = True  # whether a mirrored image is still of its class: not for digits and letters
     layout: Layout = Layout()  # what a table's columns are, if they have names
     ids: tuple[str, ...] = ()  # the names of the rows of `x`, if they have any
+
+    def __repr__(self) -> str:
+        row = "×".join(map(str, self.x.shape[1:]))
+        parties = f", {many(len(self.group_names), 'party', 'parties')}" if self.group_names else ""
+        return (f"{self.name}: {count(len(self.x))} rows of {row} to train on, {count(len(self.x_test))} to test on, "
+                f"{many(len(self.classes), 'class', 'classes')}{parties}")  # fmt: skip
 
     def split(self, **flags: Any) -> Split:
         """Hand the rows out to clients; the flags are those of `grapevine.data.dealing.split`."""

@@ -63,6 +63,8 @@ def load_objects(given: Any, asked: Columns, party: str | None = None) -> Datase
 
 def as_parties(given: Any) -> dict[str, Any]:
     """What was given, with names: a dict has them, a list gets them, and one object is one party."""
+    if type(given).__name__ == "DatasetDict":  # Hugging Face's: parts of one data set, not parties
+        raise Mistake(f"data is a DatasetDict with {', '.join(given)}: give one of them, as in data['{next(iter(given))}'].")
     if is_frame(given) or is_pair(given):
         return {PARTY.format(1): given}
     named = dict(given) if isinstance(given, Mapping) else {}

@@ -18,6 +18,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.core.store import write_atomically
 from grapevine.core.tensors import torch
+from grapevine.core.words import count, many
 from grapevine.data.foreign import IRRELEVANT, check_foreign, with_foreign
 from grapevine.data.labels import parse_labels
 
@@ -46,7 +47,7 @@ class Part:
         return cls(*(_indices(lists[f.name]) for f in fields(cls)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Split:
     """Who holds what. Clients see their part through `client(i)`; `truth` is for measuring, outside every client."""
 
@@ -63,6 +64,12 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.parts)
+
+    def __repr__(self) -> str:
+        labelled, rest = (sum(len(getattr(part, kind)) for part in self.parts) for kind in ("labelled", "unlabelled"))
+        server = f", {len(self.server.labelled)} labelled at the server" if self.server else ""
+        return (f"{self.dataset.name} at {many(len(self), 'client')}: {count(labelled)} labelled rows and {count(rest)} without "
+                f"a label{server}")  # fmt: skip
 
     @cached_property
     def fingerprint(self) -> str:
