@@ -391,7 +391,7 @@ def test_the_interval_of_a_mean_is_students(tmp_path):
     rows = {row["method"]: row for row in tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], noisy)).table}
     these = [noisy("fedsem", {}, seed) for seed in range(3)]
     low, high = t_distribution.interval(0.95, 2, sum(these) / 3, sem(these))
-    assert compare_table.interval(rows["fedsem"]) == f"{100 * low:.1f} to {100 * high:.1f}%, n = 3"
+    assert compare_table.interval(rows["fedsem"]) == f"{100 * low:.1f} to {100 * high:.1f}%, 3 seeds"
     assert compare_table.interval(dict(accuracy=0.5, accuracy_half=None, seeds=1)) == "n = 1"
 
 

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from grapevine.core.store import write_atomically
-from grapevine.core.words import duration, percent, size
+from grapevine.core.words import duration, many, percent, size
 from grapevine.data.sheets import csv_text
 from grapevine.jobs import compare_budget
 from grapevine.run.folder import read_lines
@@ -135,11 +135,11 @@ def spread(mean: float | None, std: float | None) -> str:
 
 
 def interval(row: dict[str, Any]) -> str:
-    """78.0 to 84.4%, n = 3."""
+    """78.0 to 84.4%, 3 seeds."""
     mean, half = row["accuracy"], row["accuracy_half"]
     if mean is None:
         return "—"
-    n = f"n = {row['seeds']}"
+    n = many(row["seeds"], "seed")
     return n if half is None else f"{100 * max(mean - half, 0):.1f} to {100 * min(mean + half, 1):.1f}%, {n}"
 
 
@@ -228,6 +228,23 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
 def indistinct(row: dict[str, Any]) -> bool:
     """Whether a method cannot be told from the best one by the paired test."""
     return row["p"] is not None and row["p"] >= 0.05
+
+
+def bound_ties(rows: Sequence[dict[str, Any]]) -> str:
+    """In a few words: which bounds the best method does not clear, or has reached. The sentences are `against_bounds`'."""
+    best = next((row for row in rows if row["best"]), None)
+    told = []
+    for row in rows if best else ():
+        if not row["bound"] or row["accuracy"] is None:
+            continue
+        upper = row["method"] == "supervised"
+        if not upper and row["accuracy"] >= best["accuracy"]:
+            told.append(f"no better than the bound {row['method']}")
+        elif upper and row["accuracy"] <= best["accuracy"]:
+            told.append(f"no worse than the bound {row['method']}")
+        elif indistinct(row):
+            told.append(f"not distinguishable from the bound {row['method']}")
+    return " and ".join(", ".join(told).rsplit(", ", 1))
 
 
 def against_bounds(rows: Sequence[dict[str, Any]]) -> str:

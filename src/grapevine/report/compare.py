@@ -16,6 +16,7 @@ from grapevine.jobs.compare import Comparison, load
 from grapevine.jobs.compare_table import (
     COLUMNS,
     against_bounds,
+    bound_ties,
     data_names,
     flops,
     indistinct,
@@ -99,7 +100,8 @@ def _head(data: dict[str, Any], name: str) -> dict[str, Any]:
         }
         tiles = first | known | tiles
     told = [] if data["state"] == "finished" else [notices.get(data["state"], stopped)]
-    return dict(heading=heading, about=_about(data), tiles=tiles, notices=told)
+    about = " ".join(filter(None, (_certainty(data, best), _about(data))))
+    return dict(heading=heading, about=about, tiles=tiles, notices=told)
 
 
 def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
@@ -111,14 +113,27 @@ def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
         told = ", ".join(f"{label} in {n}" for label, n in sorted(wins.items(), key=lambda item: -item[1]))
         return f"Best of {len(data['methods'])} methods on {name}, in {len(best)} settings: {told}."
     (row,) = best
-    others = [r for r in data["table"] if not r["bound"] and r is not row and r["accuracy"] is not None]
-    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right ({interval(row)})"
+    others = _others(data, row)
+    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
-    near = [r["method"] for r in others if indistinct(r)]
-    who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of them"
-    sentence += f"; {who} cannot be distinguished from it with {row['seeds']} seeds." if near else "."
-    bounds = against_bounds(data["table"])
-    return f"{sentence} {bounds}" if bounds else sentence
+    ties = bound_ties(data["table"])
+    return f"{sentence}, but {ties}." if ties else f"{sentence}."
+
+
+def _others(data: dict[str, Any], row: dict) -> list[dict]:
+    return [r for r in data["table"] if not r["bound"] and r is not row and r["accuracy"] is not None]
+
+
+def _certainty(data: dict[str, Any], best: list[dict]) -> str:
+    """How sure the headline is: the interval, and which methods and bounds it may not be better than."""
+    if len(data["cells"]) > 1 or not best:
+        return ""
+    (row,) = best
+    near = [r["method"] for r in _others(data, row) if indistinct(r)]
+    who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of the other methods"
+    told = [f"The accuracy of {row['method']}: {interval(row)}."]
+    told += [f"{who} cannot be distinguished from it."] if near else []
+    return " ".join([*told, against_bounds(data["table"])]).strip()
 
 
 def _per_round(data: dict[str, Any]) -> int:
