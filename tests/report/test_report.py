@@ -638,7 +638,7 @@ def test_a_label_job_with_truth(tmp_path):
         ["b", "300", "20", "280", "0", "80.0%", "60.0%"],
     ]
     assert seen.tables["Together and alone"][0][1:] == [["b", "80.0%", "60.0%"], ["a", "90.0%", "70.0%"]]
-    assert [row[1] for row in seen.tables["Calibration"][0][1:]] == ["60.0%", "96.7%"]
+    assert [row[1:3] for row in seen.tables["Calibration"][0][1:]] == [["10", "60.0%"], ["30", "96.7%"]]
     assert [row[1] for row in seen.tables["Confidence of all new labels"][0][1:]] == ["14"] * 19 + ["99"]
     assert seen.tables["Rows per class"][0][1:] == [["cat", "160"], ["dog", "235"]]
     assert seen.tables["Classes per party"][0][1:] == [["a", "60", "35"], ["b", "100", "200"]]

@@ -68,19 +68,33 @@ def sensitivity(classes: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | 
                 specificity=no["found"] / no["n"], specificity_interval=wilson(no["found"], no["n"]))  # fmt: skip
 
 
-def verdict_words(name: str, v: Mapping[str, Any] | None) -> str:
-    """Whether a party does better together than with its own model, in a sentence; by its own hidden labels alone."""
+def verdict(v: Mapping[str, Any] | None) -> str:
+    """What a party's hidden labels say of the labels it got, beside its own model: better, worse, not different, or why not."""
     if v is None or not v["n"]:
-        return f"{name} has no labels of its own, so its labels cannot be checked there: rely on the accuracy over all parties."
-    together = f"{v['right']} of {v['n']} hidden labels found ({percent(v['right'] / v['n'])})"
+        return "no labels of its own"
     if not v["has_own"]:
-        return f"{name}: {together}; its labels are all of one class, so it has no model of its own to compare with."
-    both = f"{name}: {together} together, {v['own']} by its own model"
-    if v["own_kept"]:
-        return f"{both}: its own model is clearly better, so {name} keeps the labels of its own model."
+        return "no model of its own"
     more = v["right"] - v["own"]
+    if v["own_kept"]:
+        return "worse"
     if more >= 3 and more > 2 * v["apart"] ** 0.5:
-        return f"{both}: together is better."
-    if v["n"] < 10:
-        return f"{both}: too few labels to say which is better."
-    return f"{both}: not different beyond chance."
+        return "better"
+    return "not different" if v["n"] >= 10 else "too few labels"
+
+
+def verdict_words(name: str, v: Mapping[str, Any] | None) -> str:
+    """The verdict in a sentence or two, with the counts behind it."""
+    said = {
+        "no labels of its own": "cannot be checked at the party, which has no labels of its own: rely on the accuracy over all.",
+        "no model of its own": "cannot be compared: the party's labels are all of one class, so it has no model of its own.",
+        "worse": "worse than the party's own model, so the party keeps the labels of its own model.",
+        "better": "better than the party's own model.",
+        "not different": "not different from the party's own model beyond chance.",
+        "too few labels": "too few known labels to say whether they are better than the party's own model.",
+    }[verdict(v)]
+    if v is None or not v["n"]:
+        return f"{name}: {said}"
+    low, high = wilson(v["right"], v["n"])
+    counts = f"Of {v['n']} labels that were hidden, {v['right']} were recovered ({percent(v['right'] / v['n'])}; "
+    counts += f"{percent(low)} to {percent(high)})"
+    return f"{name}: {said} {counts}" + (f", {v['own']} by its own model." if v["has_own"] else ".")

@@ -15,7 +15,6 @@ from grapevine.core.words import count, duration, many, percent, size
 from grapevine.jobs.compare import Comparison, load
 from grapevine.jobs.compare_table import (
     COLUMNS,
-    against_bounds,
     bound_ties,
     data_names,
     flops,
@@ -117,7 +116,7 @@ def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
     sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
     ties = bound_ties(data["table"])
-    return f"{sentence}, but {ties}." if ties else f"{sentence}."
+    return f"{sentence}; it is {ties}." if ties else f"{sentence}."
 
 
 def _others(data: dict[str, Any], row: dict) -> list[dict]:
@@ -125,15 +124,14 @@ def _others(data: dict[str, Any], row: dict) -> list[dict]:
 
 
 def _certainty(data: dict[str, Any], best: list[dict]) -> str:
-    """How sure the headline is: the interval, and which methods and bounds it may not be better than."""
+    """How sure the headline is: the interval, and which methods may be as good. Of bounds the notes below the table tell more."""
     if len(data["cells"]) > 1 or not best:
         return ""
     (row,) = best
     near = [r["method"] for r in _others(data, row) if indistinct(r)]
     who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of the other methods"
-    told = [f"The accuracy of {row['method']}: {interval(row)}."]
-    told += [f"{who} cannot be distinguished from it."] if near else []
-    return " ".join([*told, against_bounds(data["table"])]).strip()
+    told = f"The accuracy of {row['method']} has a 95 % interval of {interval(row)}." if row["accuracy_half"] is not None else ""
+    return f"{told} {who} cannot be distinguished from it.".strip() if near else told
 
 
 def _per_round(data: dict[str, Any]) -> int:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
+from grapevine.jobs.expected import verdict, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
-from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Chart, Command, Part, Settings, Table
+from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
 from grapevine.report.sent import chart as bytes_sent
 from grapevine.run.folder import read_lines
 
@@ -67,6 +68,7 @@ def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any
     heading = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row."
     if not parties:
         tiles, heading = {}, f"{', '.join(summary['labelled'])} have labels for their rows, and only they know them."
+    word = f"expected right ({expected['low']:.0%} to {expected['high']:.0%})" if word == "expected right" else word
     tiles |= {word: percent(together)} if together is not None else {}
     tiles |= {"right, each alone": percent(alone)} if alone is not None else {}
     tiles |= {"sent in all": size(sum(line["bytes"] for line in sent)), "time": duration(summary["seconds"])}
@@ -93,34 +95,59 @@ def _rights(parties: list[dict]) -> dict[str, list[float | None]]:
 
 
 def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
+    """In words first: whether each party does better than with its own model. Then the counts, with what the truth says."""
     if not parties:
         return []
-    rights = _rights(parties)
+    rights = {name: values for name, values in _rights(parties).items() if any(value is not None for value in values)}
     heads = ["party", "rows", "came labelled", "new labels", "left without", *(f"right, {name}" for name in rights)]
-    shares = [[None if value is None else percent(value) for value in values] for values in zip(*rights.values())]
-    rows = [[p["name"], p["rows"], p["labelled"], _new(p), p["abstained"], *told] for p, told in zip(parties, shares)]
-    unknown = expected if expected and all(p["accuracy"] is None for p in parties) else None
-    note = f"No truth was given: {percent(unknown['accuracy'])} is the expected accuracy over all parties." if unknown else ""
+    shares = [[percent(values[i]) for values in rights.values()] for i in range(len(parties))]
+    rows: list[list] = [[p["name"], p["rows"], p["labelled"], _new(p), p["abstained"], *told] for p, told in zip(parties, shares)]
+    judged = [p.get("verdict") for p in parties]
+    if any(judged):
+        heads += ["hidden labels recovered", "by its own model", "beside its own model"]
+        rows = [[*row, *_judged(v)] for row, v in zip(rows, judged)]
+    note = [] if rights or not expected else [f"No truth was given: {_sure(expected)} is expected over all parties."]
     words = [p["words"] for p in parties if p.get("words")]
-    verdicts = [Card("Better than each party's own model?", words)] if words else []
-    return [Card("", [Table(heads, rows), *([note] if note else [])]), *verdicts]
+    verdicts = [Card("Are the labels better than each party's own model's?", words[:MOST_BARS])] if words else []
+    return [*verdicts, Card("", [Table(heads, rows), *note])]
+
+
+def _judged(v: dict | None) -> list[Any]:
+    """What was found of a party's hidden labels, together and by its own model, and the verdict."""
+    if not v or not v["n"]:
+        return ["—", "—", verdict(v)]
+    low, high = wilson(v["right"], v["n"])
+    found = Cell(f"{v['right']} of {v['n']}", f"{percent(v['right'] / v['n'])} ({percent(low)} to {percent(high)})")
+    own = Cell(f"{v['own']} of {v['n']}", percent(v["own"] / v["n"])) if v["has_own"] else "—"
+    return [found, own, verdict(v)]
+
+
+def _sure(expected: dict) -> str:
+    between = f"{percent(expected['low'])} to {percent(expected['high'])}"
+    return f"{percent(expected['accuracy'])} (95 % interval {between}, from {count(expected['n'])} hidden labels)"
 
 
 def _classes(summary: dict) -> list[Part]:
-    """Hidden labels by class: of two classes, sensitivity and specificity; else how many of each were found again."""
+    """Hidden labels by class: of two classes, sensitivity and specificity; else how many of each were recovered."""
     recall, two = summary.get("recall") or {}, summary.get("two")
     if not recall:
         return []
-    heads = ["class", "hidden labels", "found again", "share found", "rows that get it"]
-    rows = [[name, round(line["n"]), round(line["found"]), percent(line["recall"]) if line["n"] else "—", round(line["given"])]
+    heads = ["class", "hidden labels", "recovered", "share recovered", "95 % interval", "rows that get it"]
+    rows = [[name, round(line["n"]), round(line["found"]), *_share(line["found"], line["n"]), round(line["given"])]
             for name, line in recall.items()]  # fmt: skip
     said = []
     if two:
-        low, high = two["sensitivity_interval"]
-        said.append(f"Sensitivity for {two['positive']}: {percent(two['sensitivity'])} ({percent(low)} to {percent(high)}).")
-        low, high = two["specificity_interval"]
-        said.append(f"Specificity: {percent(two['specificity'])} ({percent(low)} to {percent(high)}).")
+        for name, of in (("sensitivity", f" for {two['positive']}"), ("specificity", "")):
+            low, high = two[f"{name}_interval"]
+            said.append(f"{name.capitalize()}{of}: {percent(two[name])} (95 % interval {percent(low)} to {percent(high)}).")
     return [Card("", [*said, Table(heads, rows)])]
+
+
+def _share(found: float, n: float) -> tuple[str, str]:
+    if not n:
+        return "—", "—"
+    low, high = wilson(found, n)
+    return percent(found / n), f"{percent(low)} to {percent(high)}"
 
 
 def _together(parties: list[dict], expected: dict | None) -> list[Part]:
@@ -149,7 +176,17 @@ def _calibration(expected: dict | None) -> list[Chart]:
     else:
         note += "Higher confidence should mean more of them right."
     values, right = [b["right"] / b["n"] for b in bins], Axis("right", percent)
-    return [columns("Calibration", names, values, word, right, ends, top=1.0, note=note)] if bins else []
+    if not bins:
+        return []
+    said = [b["sure"] / b["n"] for b in bins] if "sure" in bins[0] else []
+    note += " A dashed line is the mean probability of its bar: bars below it are too sure." if said else ""
+    spans = [_share(b["right"], b["n"]) for b in bins]
+    heads = [word, "hidden labels", "right", "95 % interval", *(["mean probability"] if said else [])]
+    rows = [[f"{b['from']:.0%} to {b['to']:.0%}", b["n"], *span, *([percent(said[i])] if said else [])]
+            for i, (b, span) in enumerate(zip(bins, spans))]  # fmt: skip
+    return [
+        columns("Calibration", names, values, word, right, ends, top=1.0, marked=said, note=note, numbers=[Table(heads, rows)])
+    ]
 
 
 def _confidence(parties: list[dict]) -> list[Part]:
