@@ -142,8 +142,9 @@ class Mlwe(Encrypted):
         return dict(once=0.7 * blocks * bits / 4096, pair=n_k * (3584 + n_j) * (0.8 * bits / 4096 + 0.25) / (500 * 4084))
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
-        sizes = mlwe.sizes(mlwe.Params.for_bits(bits), n_j, n_k)
-        return dict(once=sizes["up"] + sizes["common"], pair=sizes["back"], server=sizes["server"])
+        params = mlwe.Params.for_bits(bits)
+        sizes, own = mlwe.sizes(params, n_j, n_k), mlwe.sizes(params, 0, n_j)  # what it sends where it computes for others
+        return dict(once=sizes["up"] + own["common"], pair=sizes["back"], server=sizes["server"])
 
 
 @dataclass(frozen=True)

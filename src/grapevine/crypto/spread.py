@@ -106,9 +106,9 @@ class Sealed(SubProtocol):
 
     @staticmethod
     def cpu_seconds(rows: int, labels: int, width: int) -> float:
-        """At the server, for one graph: products with the a_l, and an encryption of zero for every ciphertext."""
+        """For one graph: products with the a_l, and an encryption of zero for every ciphertext."""
         ciphertexts = rows * width / product.RING + len(_blocks(width))
-        return 4 * 5000 * (rows * labels + 2600 * ciphertexts) * 1e-10
+        return 5e-7 * rows * labels + 2e-3 * ciphertexts
 
     def form(self, width: int) -> Form:
         """What `begin` made must be."""

@@ -109,7 +109,7 @@ def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, bas
 def _estimate(parties: Sequence[Party], method: Label | Chorus, workers: int) -> tuple[dict[str, list[dict]], float, float]:
     """Lines by party, minutes, bytes of memory."""
     classes = len({name for party in parties for name in party.classes})
-    per_party, seconds, largest = {}, 0.0, 0.0
+    per_party, seconds, largest = {}, 2.0, 0.0
     for i in range(method.groups):
         lines, cost, memory = _group(sorted(parties, key=lambda p: p.name)[i :: method.groups], method, classes)
         per_party.update(lines)
@@ -141,7 +141,7 @@ def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tupl
         sizes = [landmarks.count(method.landmarks, n, known, len(group)) for n, known in zip(sizes, labels)]
     n, K = sum(sizes), len(grid)
     width = method.width(classes)
-    lines, seconds, held = {}, 2.0, 0.0
+    lines, seconds, held = {}, 0.0, 0.0
     for i, party in enumerate(group):
         others = sizes[:i] + sizes[i + 1 :]
         pair = [hamming.bytes_per_pair(sizes[i], m, L) for m in others]
@@ -160,9 +160,13 @@ def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tupl
         costs = [hamming.cpu_seconds(sizes[i], m, L) for m in others]
         seconds += max(c["once"] for c in costs) + sum(c["pair"] for c in costs) / 2
         held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels[i] * K + 16.0 * n * width * K
-        held += 40.0 * len(party.x) * width if isinstance(method, Chorus) else 0.0
-    # The columns of S by conjugate gradients, about 25 steps of each: all labelled rows, all candidates.
-    seconds += 25 * 2e-9 * n * max(method.xclp.candidates) * 2 * sum(labels) * K
+        if isinstance(method, Chorus):
+            rows, d = party.x.shape
+            held += rows * (40.0 * width + 8 * d)
+            # At home: the exchanges and the own model, the voices of every row, and the clustering.
+            seconds += 0.3 + rows * (8e-6 * classes + 6e-7 * d) + 3e-5 * d * (sizes[i] - labels[i]) * (sizes[i] < rows)
+    # The columns of S by conjugate gradients: all labelled rows, all candidates.
+    seconds += 4e-7 * n * sum(labels) * K
     seconds += method.xclp.spread.cpu_seconds(n, sum(labels), width) * K
     return lines, seconds, held + 450 * 2**20
 
