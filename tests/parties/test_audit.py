@@ -145,7 +145,13 @@ def test_the_command(log):
     assert command(folder, "--holds", log.last()).exit_code == 0
     for bad in ("--holds=" + "0" * 64, "--holds=", "--holds=zz"):
         assert isinstance(command(folder, bad).exception, (Mistake, SystemExit))
-    assert "there is no" in str(command(f"{folder}/nothing").output) + str(command(f"{folder}/nothing").exception)
+    (log.path.parent / "file").write_text("")
+    (log.path.parent / "odd" / "audit.jsonl").mkdir(parents=True)
+    for bad in ("nothing", "file", "odd"):
+        done = command(f"{folder}/{bad}")
+        assert done.exit_code == 2 and "cannot be opened" in done.output
+    log.path.write_text("")
+    assert "they were deleted" in command(folder).output and log.last() == FIRST
 
 
 def test_words_of_others_cannot_write_to_the_screen(log):

@@ -310,6 +310,8 @@ def test_a_policy_that_others_can_change_is_refused(tmp_path):
         "jobs = [1]",
         "= =",
         "epsilon = nan",
+        "",
+        'otherwise = "ask"',
         'jobs = ["lable"]',
         'protocols = ["rot13"]',
     ],

@@ -42,7 +42,7 @@ def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> Non
              what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart))
         for line in shown
     ])  # fmt: skip
-    click.echo(f"The last line's hash is {lines[-1]['hash'] if lines else log.FIRST}. Whoever keeps it can check this log later.")
+    click.echo(f"The last line's hash is {lines[-1]['hash']}. Whoever keeps it can check this log later.")
 
 
 def _plain(value: Any) -> str:

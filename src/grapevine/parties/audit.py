@@ -60,6 +60,10 @@ class Audit:
         before = FIRST
         with self._open(os.O_RDONLY) as file:
             texts = file.read().split(b"\n")[:-1]  # the last is empty, or torn by a crash
+        if not texts:
+            raise Mistake(
+                f"{self.path} has no lines, although the first is written when a federation is made: they were deleted."
+            )
         for n, text in enumerate(texts, 1):
             line = _read(text)
             same = line is not None and json.dumps(line).encode() == text
@@ -81,10 +85,12 @@ class Audit:
         import fcntl  # not on Windows, where nobody hosts
 
         try:
-            opened = os.open(self.path, how, 0o600)
-        except FileNotFoundError:
-            raise Mistake(f"there is no {self.path}: name the folder of a federation that `grapevine host` made.") from None
-        with open(opened, "rb" if how == os.O_RDONLY else "rb+") as file:
+            opened = open(os.open(self.path, how, 0o600), "rb" if how == os.O_RDONLY else "rb+")
+        except OSError as error:
+            raise Mistake(
+                f"{self.path} cannot be opened ({error.strerror}): give the folder that `grapevine host` made."
+            ) from None
+        with opened as file:
             fcntl.flock(file, fcntl.LOCK_SH if how == os.O_RDONLY else fcntl.LOCK_EX)
             yield file
 

@@ -8,7 +8,8 @@
     epsilon   = 3.0                           only jobs with differential privacy, of at most this ε in all
     otherwise = "ask"                         or "refuse": what becomes of the rest
 
-A line that is not there allows everything. `--yes` answers for what the policy allows, and for nothing else.
+A line that is not there allows everything, but one must be there. `--yes` answers for what the policy allows, and for nothing
+else.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def read_policy(path: Path) -> Policy:
             raise Mistake(f"{path}: a policy has no line '{name}'; it may have {', '.join(sorted(known))}.")
         if not _fits(name, value):
             raise Mistake(f"{path}: {name} is {value!r}; use {_WANTED[name]}.")
+    if not table.keys() - {"otherwise"}:
+        raise Mistake(f"{path} has no line that limits anything, so it would agree to everything: write one, or delete it.")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
     return Policy(**values)
 
