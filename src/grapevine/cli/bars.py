@@ -24,7 +24,7 @@ PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
 
 class Bars:
-    """Bars by name on a terminal; elsewhere a line at once where one matters, and otherwise now and then."""
+    """Named bars on a terminal. Elsewhere, lines: at once for what matters, and otherwise from time to time."""
 
     columns: tuple[ProgressColumn, ...] = (WHAT, BarColumn(), COUNT, TimeElapsedColumn())
 
@@ -44,7 +44,7 @@ class Bars:
             self._progress.stop()
 
     def show(self, what: str, done: int, total: int, note: str = "", plain: str = "", matters: bool = False) -> None:
-        """Move a bar; or say `plain`, if it matters or nothing was said for a while."""
+        """Move a bar, or print `plain` if it matters or nothing was printed for a while."""
         if self._progress:
             if what not in self._tasks:
                 self._tasks[what] = self._progress.add_task(what, total=total, note="")
@@ -65,7 +65,7 @@ class Bar(Bars):
 
 
 class StepBar(Bars):
-    """The steps of a protocol, and how many parties have answered the one under way. Elsewhere a line for each that is new: sums
+    """The steps of a protocol, and how many parties have answered the current one. Elsewhere, one line for each new step: sums
     follow one another under one name."""
 
     last = ""
@@ -101,7 +101,7 @@ STEPS = {
 
 
 class CompareBar(Bars):
-    """All runs of a comparison as one bar; elsewhere a line for each run that ends, and one now and then."""
+    """All runs of a comparison as one bar. Elsewhere, a line for each run that ends, and one from time to time."""
 
     columns = (WHAT, BarColumn(), TimeElapsedColumn(), NOTE)
     ended = 0

@@ -1,4 +1,4 @@
-"""What people see of a comparison in a terminal: its tables, and what they mean."""
+"""What people see of a comparison in a terminal: its tables and what they mean."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _shown(row: dict[str, Any], name: str) -> str:
 
 
 def _width(rows: list[dict[str, Any]], name: str) -> int:
-    """Heads may be broken between words; values are not broken."""
+    """Column heads may break between words; values may not break."""
     return max(*(len(word) for word in name.split()), *(len(_shown(row, name)) for row in rows))
 
 

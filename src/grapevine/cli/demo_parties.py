@@ -1,4 +1,4 @@
-"""`grapevine demo --parties N`: a host and N parties as processes of their own on this machine, as on N + 1 machines."""
+"""`grapevine demo --parties N`: a host and N parties as separate processes on this machine, as on N + 1 machines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
 
 
 def demo_parties(count: int, out: str | None) -> None:
-    """Host and parties as processes of their own on this machine, with TLS and node authentication, to the end."""
+    """Run a host and parties as separate processes on this machine, with TLS and node authentication, to the end."""
     if not 2 <= count <= 10:
         raise Mistake(f"--parties {count}: use 2 to 10.")
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-"))
@@ -67,7 +67,7 @@ def demo_parties(count: int, out: str | None) -> None:
 
 
 def _follow(started: dict[str, subprocess.Popen], folder: Path) -> None:
-    """Show what the host says until every process has ended."""
+    """Show what the host prints until every process has ended."""
     until, at = time.monotonic() + DEMO_SECONDS, 0
     while True:
         codes = {name: process.poll() for name, process in started.items()}

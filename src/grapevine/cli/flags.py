@@ -1,4 +1,4 @@
-"""Flags from a job's settings, and those that several commands share. Nothing heavy is imported here."""
+"""Flags made from a job's settings, and flags that several commands share. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from grapevine.core.param import Settings, kind
 
 
 class Words(click.Choice):
-    """Words that the shell completes. The settings themselves say which are refused, in their own sentence."""
+    """Words that the shell completes. The settings refuse unknown ones, with their own sentence."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         return value
 
 
 class Names(click.ParamType):
-    """Names with commas between them: the settings themselves take them apart."""
+    """Names with commas between them, which the settings split."""
 
     name = "names"
 
@@ -33,7 +33,7 @@ def flag_name(f: Field) -> str:
 
 
 def flag(f: Field) -> Callable:
-    """The option of a setting: name, type, default, metavar, help and choices are the field's."""
+    """The command-line option of a setting: its name, type, default, metavar, help and choices come from the field."""
     about, wanted = f.metadata, kind(f)
     words: dict[str, Any] = dict(help=about["text"], metavar=about.get("metavar"), required=about.get("needed", False))
     if wanted is bool:
@@ -66,7 +66,7 @@ resume_flag = click.option("--resume", is_flag=True, help="Continue in DIR; only
 
 
 def _from_config(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
-    """What the file says stands in for defaults, so that a flag on the command line comes before it."""
+    """Use the file's values as defaults, so that flags on the command line take precedence."""
     if path is None:
         return
     from grapevine.jobs.config import read_config
@@ -89,6 +89,6 @@ config_flag = click.option(
 
 
 def require_place(out: str | None, dry_run: bool) -> None:
-    """Where a dry run needs no folder, click cannot say that one is required."""
+    """Require --out unless it is a dry run, which click cannot express."""
     if not out and not dry_run:
         raise Mistake("where should the results go? Name a new folder with --out DIR.")

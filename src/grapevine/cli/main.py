@@ -26,7 +26,7 @@ CONTEXT = dict(help_option_names=["-h", "--help"], max_content_width=120, show_d
 
 
 class Commands(click.Group):
-    """A mistake of the user is a sentence and exit code 2; `--debug` shows where it came from."""
+    """A mistake of the user prints a sentence and exits with 2; `--debug` shows the traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of the docs, not of the alphabet
@@ -50,7 +50,7 @@ class Commands(click.Group):
 
 
 class Told(logging.Handler):
-    """What was read from tables, and what looks wrong with it, as lines on stderr."""
+    """Prints what was read from tables, and what looks wrong with it, to stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(("Warning: " if record.levelno >= logging.WARNING else "") + printable(record.getMessage(), MOST), err=True)

@@ -33,7 +33,7 @@ MOST = 10_000  # letters of an invitation, or of a sentence
 
 
 def host_flags(command: Callable) -> Callable:
-    """The flags of a federation and of its job, each once, with the jobs that it is for."""
+    """The flags of a federation and of its jobs, each once, with the jobs it applies to."""
     found: dict[str, tuple[Field, list[str]]] = {f.name: (f, []) for f in fields(HostSettings)}
     for job in JOBS:
         for f in agreed_fields(job):
@@ -136,7 +136,7 @@ def at_work(folder: Path) -> bool:
 
 
 def settings_of(given: dict[str, Any]) -> tuple[HostSettings, Settings]:
-    """A federation's settings and its job's, from the flags. A flag of another job is refused."""
+    """Split the flags into a federation's settings and its job's. A flag of another job is refused."""
     job = given.pop("job", "label")
     own, of_job = {f.name for f in fields(HostSettings)}, {f.name for f in agreed_fields(job)}
     for name in given.keys() - own - of_job:
@@ -178,7 +178,7 @@ def run_host(folder: Path) -> None:
 
 
 class HostTable:
-    """Who is here: a live table in a terminal, a line for every change elsewhere."""
+    """Who is connected: a live table in a terminal, and one line per change elsewhere."""
 
     def __init__(self) -> None:
         self._live: Any = None
@@ -235,7 +235,7 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
 
 
 def invitation(argument: str | None, file: str | None) -> str | None:
-    """The invitation from a file, from stdin (-) or from the environment. Arguments can be read by everybody on the machine."""
+    """Read the invitation from a file, from stdin (-) or from the environment. Everybody on the machine can read arguments."""
     if argument:
         raise Mistake("everybody on this machine can read an invitation among the arguments: use --token-file FILE, or - "
                       "for stdin, or put it in $GRAPEVINE_TOKEN.")  # fmt: skip

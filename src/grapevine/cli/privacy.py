@@ -16,7 +16,7 @@ SHOWN = 10  # parties in full; of more, a table
 @click.option("--delta", type=float, metavar="DELTA", help="The δ at which ε is counted [that of the run, or 1e-6].")
 @json_flag
 def privacy(folder: str, delta: float | None, as_json: bool) -> None:
-    """What was released from rows so far, its (ε, δ), and what no ε covers: for the folder of a run, a job or a party.
+    """Show what was released from rows so far, its (ε, δ), and what no ε covers. DIR is the folder of a run, a job or a party.
 
     \b
     grapevine privacy runs/private
@@ -40,7 +40,7 @@ def privacy(folder: str, delta: float | None, as_json: bool) -> None:
 
 
 def _ledger(folder: str) -> Path:
-    """Where to look: a party's folder names the place of its ledger, which is one for all its jobs."""
+    """The ledger's folder: a party's folder names it, because one ledger serves all jobs of a party."""
     about = Path(folder) / "party.toml"
     if not about.is_file():
         return Path(folder)

@@ -1,4 +1,4 @@
-"""A command and the shell it was typed in: the command itself as text, and Ctrl-C."""
+"""The command as it was typed, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def again(resume: bool) -> str:
 
 @contextmanager
 def stopped(sentence: str) -> Iterator[None]:
-    """Ctrl-C ends the command at once. Parties that are in the middle of a computation are threads, and would finish it first."""
+    """Ctrl-C ends the command at once. Parties are threads and would otherwise finish their computation first."""
     try:
         yield
     except KeyboardInterrupt:

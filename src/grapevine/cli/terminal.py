@@ -1,4 +1,4 @@
-"""What people see in a terminal at the end of a job, or instead of it: tables and sentences."""
+"""What people see in a terminal at the end of a job or a dry run: tables and sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say_notes(notes: Sequence[str]) -> None:
 
 
 def show_grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], of: str = "rows") -> None:
-    """Numbers, set right under their names; the first column is words. No more than the first rows."""
+    """A table of right-aligned numbers whose first column is words. Only the first rows are shown."""
     table = Table(title=printable(title), box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(names):
         table.add_column(printable(name), justify="right" if i else "left")
@@ -37,7 +37,7 @@ def show_grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], o
 
 
 def show_table(title: str, rows: Sequence[dict]) -> None:
-    """Dicts with the same keys as a table of words."""
+    """Dicts with the same keys, as a table."""
     table = Table(title=printable(title))
     for name in rows[0] if rows else ():
         table.add_column(printable(name.replace("_", " ")), overflow="fold")

@@ -15,7 +15,7 @@ from grapevine.methods.one_shot import labels
 
 
 def compared(ran: Ran, method: Label | Chorus, workers: int) -> tuple[dict[str, dict[str, list]], list[dict]]:
-    """Every party's labels by each baseline, labelled rows first, and the messages that they took; what left is logged."""
+    """Every party's labels by each baseline, labelled rows first, and the messages they took. What left each party is logged."""
     rows = {name: method.prepared(client) for name, client in ran.clients.items()}
     known = {name: labels(client) for name, client in ran.clients.items()}
     names = {name: client.memory["classes"] for name, client in ran.clients.items()}

@@ -1,7 +1,7 @@
-"""The clean job: parties' rows and a server's labelled rows in; each label kept or corrected, or the row excluded.
+"""The clean job: from parties' rows and a server's labelled rows, each label is kept or corrected, or the row is excluded.
 
-`clean` is the whole of it in this process: `check` refuses, `plan` says beforehand what would travel, `run` does it. The
-decisions are `methods.mp_ssfl.Clean`; what is left at the end is in `clean_result`.
+`clean` runs it in this process: `check` refuses bad input, `plan` says what would be sent, and `run` does the work.
+`methods.mp_ssfl.Clean` makes the decisions, and `clean_result` holds the result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOTHING = "nothing: an empty answer, that this party has decided"
 def clean(parties: Sequence[Any], server: Any, s: CleanSettings, names: Sequence[str] | None = None,
           out: str | Path | None = None, dry_run: bool = False, progress: Progress | None = None, command: str = "",
           page: Page | None = None) -> CleanResult | dict[str, Any]:  # fmt: skip
-    """Read, check, run and write; with `dry_run` only say what would travel. See `gv.clean`."""
+    """Read, check, run and write; with `dry_run`, only say what would be sent. See `gv.clean`."""
     if out is not None and not dry_run:
         require_new(out)
     (own, *rows), whole = read(s, parties, names, server)
@@ -57,7 +57,7 @@ def clean(parties: Sequence[Any], server: Any, s: CleanSettings, names: Sequence
 
 
 def make_method(s: CleanSettings, server: Party) -> Clean:
-    """Without `epochs`, 30, and more for few rows: about 1000 steps at least."""
+    """Without `epochs`, 30 epochs, or more for few rows to make about 1000 steps."""
     rows = max(1, sum(label is not None for label in server.labels))
     epochs = s.epochs or max(EPOCHS, math.ceil(STEPS / math.ceil(rows / Clean.batch)))
     return Clean(s.tau, s.upsilon, epochs, scale=s.scale, counts=s.counts, impute=s.impute)
@@ -117,7 +117,7 @@ def party_cleaned(party: Party, client: Client, classes: Sequence[str], scaled: 
 
 
 def _doubts(expected: dict[str, int], method: Clean) -> list[str]:
-    """What the server's own held-out rows say against trusting its classifier."""
+    """Warnings about the classifier, from the server's held-out rows."""
     n, sure = expected["n"], expected["sure"]
     if not n:
         return ["the classifier could not be checked, since the server has too few rows to hold some out."]
@@ -142,7 +142,7 @@ def _far_notes(parties: Sequence[PartyCleaned]) -> list[str]:
 
 
 def check(server: Party, parties: Sequence[Party], method: Clean) -> list[str]:
-    """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
+    """Refuse what cannot work before anything is computed, and warn about the rest."""
     if not parties:
         raise Mistake("no party was given: name at least one whose labels should be cleaned.")
     check_names([party.name for party in parties])
@@ -184,7 +184,7 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 
 def plan(server: Party, parties: Sequence[Party], s: CleanSettings) -> dict[str, Any]:
-    """Before anything runs: what would go to each party and come back, in bytes, what it reveals, and the minutes it takes."""
+    """Before anything runs: what would go to each party and come back, in bytes, what it reveals, and how long it takes."""
     method = make_method(s, server)
     notes = check(server, parties, method)
     host = make_host(s, server, method)
@@ -217,7 +217,7 @@ def _reveals(method: Clean) -> dict[str, str]:
 
 
 def _learns(method: Clean) -> list[str]:
-    """Who knows what at the end."""
+    """What each side knows at the end."""
     also = ", the means and the deviations of the server's features" if method.scale == "standard" else \
         ", the means of the server's features" if method.impute else ""  # fmt: skip
     return [

@@ -1,4 +1,4 @@
-"""What the clean job ends with: every party's decisions, what the truth says of them, examples for people, and the files left."""
+"""The result of the clean job: every party's decisions, how they compare with the truth, examples for people, and the files."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ BEFORE, AFTER = "labels right before", "labels right after"  # equal to the trut
 
 @dataclass(frozen=True, repr=False)
 class PartyCleaned:
-    """What one party, and only it, ends with: one entry per row, in the order of its rows.
+    """The result of one party, which only it sees: one entry per row, in the order of its rows.
 
-    Labels are names, None where there is none; where all labels came as whole numbers, they are int64 arrays with −1 for none.
+    Labels are names, or None where there is none. If all labels came as integers, they are int64 arrays with −1 for none.
     """
 
     name: str
@@ -109,10 +109,10 @@ class CleanResult(Parties[PartyCleaned]):
 
 
 def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequence, classes: Sequence[str]) -> dict[str, dict]:
-    """For each action, how many rows it found, how many of these rightly, and how many there were to find.
+    """For each action, how many rows it found, how many of these were right, and how many there were to find.
 
-    A row without a true class, or with one that the server does not know, is irrelevant: setting it aside is right, and
-    nothing else is. Whether its label was right before is another matter: a label is right if it is the true class.
+    A row without a true class, or with one that the server does not know, is irrelevant, and only excluding it is right. A label
+    counts as right before the job if it is the true class.
     """
     had = np.array([label is not None for label in given])
     relevant = np.array([true in set(classes) for true in truth], bool)
@@ -185,7 +185,8 @@ def picture(x: Tensor) -> str:
 
 
 def write(folder: str | Path, result: CleanResult, command: str = "", page: Page | None = None) -> None:
-    """A folder per party with cleaned.csv, suspicious.json and disclosure.jsonl; result.json, messages.jsonl, the page beside."""
+    """Write a folder per party with cleaned.csv, suspicious.json and disclosure.jsonl, and next to them result.json,
+    messages.jsonl and the page."""
     write_folder(folder, summary_json(result, command), result, write_party, page)
 
 

@@ -1,8 +1,8 @@
-"""The compare job: several methods on the same splits, over several seeds, side by side in processes of their own.
+"""The compare job: several methods on the same splits and seeds, in separate processes.
 
-What is left in the folder: `runs/` with a folder for each run as `grapevine train` leaves it, `splits/`, `compare.json` with all
-that is known, `table.csv`, `table.md`, and the pages. A grid (`vary`) has a cell for each combination of values. Nothing here
-depends on how many processes there are: a run has the bits that it would have alone.
+The folder has `runs/` with one folder per run, as `grapevine train` writes it, `splits/`, `compare.json` with everything,
+`table.csv`, `table.md` and the pages. A grid (`vary`) has a cell for each combination of values. The number of processes has no
+effect on the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FREE = ("workers", "data_dir")  # settings that may differ when a comparison is 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a comparison is: for a bar."""
+    """The progress of a comparison, for a bar."""
 
     finished: int
     failed: int
@@ -53,7 +53,7 @@ Progress = Callable[[Standing], None]
 
 @dataclass(frozen=True)
 class Pages:
-    """Who writes the page of the comparison and that of a run, given its folder."""
+    """Functions that write the page of the comparison and of a run, given the folder."""
 
     comparison: Callable[[Path], Any] = lambda folder: None
     run: Callable[[Path], Any] = lambda folder: None
@@ -64,7 +64,7 @@ NO_PAGES = Pages()
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What compare.json holds: `table` has a row per cell and method, `runs` one per run."""
+    """The contents of compare.json: `table` has a row per cell and method, and `runs` one per run."""
 
     out: Path
     data: dict[str, Any]
@@ -109,7 +109,7 @@ def compare(methods: Sequence[str | Method], s: CompareSettings, out: str | Path
 
 
 def load(folder: str | Path) -> Comparison:
-    """A comparison from its folder, finished or still going."""
+    """Load a comparison from its folder, finished or still running."""
     path = Path(folder) / "compare.json"
     if not path.is_file():
         raise Mistake(f"{folder} holds no comparison: give the folder that you passed to `grapevine compare` as --out.")
@@ -132,7 +132,7 @@ def flags(s: CompareSettings) -> dict[str, Any]:
 
 
 def _check_folder(plan: Plan, resume: bool) -> None:
-    """A new place; or with `resume`, one in which only what adds runs differs from what it was begun with."""
+    """The folder must be new or, with `resume`, differ only in what adds runs."""
     out = plan.out
     if not out.is_dir() or not any(path.name != "lock" for path in out.iterdir()):
         return

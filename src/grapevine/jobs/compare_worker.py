@@ -1,8 +1,9 @@
-"""A process of `grapevine compare`: takes runs on its standard input, a JSON line each, and tells on its output how they go.
+"""A process of `grapevine compare`: it reads runs from standard input, one JSON line each, and reports their progress on standard
+output.
 
-A process of its own, started as a program, and not a fork: torch's threads do not survive one, and Windows has none. It keeps one
-data set, that of the run under way. When its starter ends, however it ends, its input closes and it ends at once; the
-checkpoint of the run is then what `--resume` continues from.
+It is a program of its own and not a fork, because torch's threads do not survive a fork and Windows has none. It keeps one data
+set, that of the current run. When its starter ends, its input closes and it ends at once; `--resume` then continues from the
+run's checkpoint.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _split(job: dict[str, Any], s: TrainSettings, loaded: dict[tuple, Loaded]) -
 
 
 def _forget_peak() -> None:
-    """Let the peak of memory count from here, so that a run is not told that of the run before. Only Linux can."""
+    """Reset the peak of memory, so that a run does not report the peak of the previous one. Only Linux can do this."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -1,7 +1,7 @@
-"""A job's settings as a TOML file: every run leaves one in its folder, and `--config FILE` takes it back.
+"""A job's settings as a TOML file. Every run writes one to its folder, and `--config FILE` reads it back.
 
-A file holds the job's name, what the command takes as arguments (a method, parties, the server's file) and its settings, under
-the names of their flags. Paths are relative to the folder in which the command is run, as they are on the command line.
+A file holds the job's name, the command's arguments (a method, parties, the server's file) and its settings, under the names of
+their flags. Paths are relative to the current folder, as on the command line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = "config.toml"
 
 
 def write_config(folder: str | Path, settings: Settings, **arguments: Any) -> None:
-    """All settings that a file can hold and a flag can say; arrays and other objects are left out."""
+    """Write all settings that a file can hold and a flag can express. Arrays and other objects are left out."""
     silent = {f.name for f in fields(settings) if not f.metadata.get("flag", True)}
     values = dict(job=settings.job, **arguments, **{n: v for n, v in settings.to_dict().items() if n not in silent})
     plain = {name: value for name, value in values.items() if value is not None and _plain(value)}
@@ -56,7 +56,7 @@ def _toml(value: Any) -> str:
 
 
 def read_config(path: str | Path, job: str, known: Iterable[str]) -> dict[str, Any]:
-    """What the file says, checked: it is of this job, and every word is one of `known`."""
+    """Read a file and check that it is for this job and that every name is one of `known`."""
     try:
         table = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""What leaves a party and what it reveals, in the words of the steps: of a label job beforehand (`plan`), of any as it leaves."""
+"""What leaves a party and what it reveals, in the words of the steps: before a label job (`plan`), and for any job as it
+leaves."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside
 
 
 def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
-    """The lines of disclosure.jsonl for a reply that leaves now, in the words of its step. An empty one is a line too."""
+    """The lines of disclosure.jsonl for a reply that leaves now. An empty reply has a line too."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     lines = []
     for name, kind, shape, size in list(fields(reply)) or [("", "dict", [0], 0)]:
@@ -45,12 +46,12 @@ def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
 
 
 def logger(lines: Mapping[str, list[dict]], method: Method) -> Callable[[str, Any, dict], None]:
-    """Writes down what leaves a party, as it leaves."""
+    """Record what leaves a party, as it leaves."""
     return lambda step, party, reply: lines[party].extend(entries(step, reply, method))
 
 
 def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> list[str]:
-    """Who knows what at the end, if nobody colludes."""
+    """What each side knows at the end, if nobody colludes."""
     out = _learns_chorus(method, parties) if isinstance(method, Chorus) else _learns_xclp(method, parties)
     if baselines:
         out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
@@ -90,7 +91,8 @@ def _learns_xclp(method: Label, parties: int) -> list[str]:
 
 
 def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, baselines: bool = False) -> dict[str, Any]:
-    """Before anything runs: what would leave each party, its bytes, what it reveals; minutes and memory for all of it."""
+    """Before anything runs: what would leave each party, in bytes, what it reveals, and the minutes and memory of the whole
+    job."""
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
         classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
@@ -119,7 +121,7 @@ def _estimate(parties: Sequence[Party], method: Label | Chorus, workers: int) ->
 
 
 def _advice(parties: Sequence[Party], method: Label | Chorus, workers: int, minutes: float) -> str:
-    """What would bring a long job down, each with its own estimate; what would not is not proposed."""
+    """What would make a long job shorter, each with its own estimate."""
     ways: list[tuple[str, Label | Chorus, str]] = []
     most = len(parties) // 3  # a group of fewer than three has no sum worth the name
     if most > method.groups:

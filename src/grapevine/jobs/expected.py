@@ -11,7 +11,7 @@ from grapevine.core.words import percent
 
 
 def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share: honest also for few labels and for shares near 0 or 1."""
+    """Wilson's 95 % interval of a share, which also holds for few labels and for shares near 0 or 1."""
     p = right / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
@@ -43,7 +43,8 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
 
 
 def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
-    """For each class, by name: hidden labels, those found again, times that it was guessed of hidden ones, rows that get it."""
+    """For each class by name: hidden labels, how many were recovered, how often it was guessed for hidden ones, and how many
+    rows get it."""
     out: dict[str, dict[str, float]] = {}
     for group, names in zip(groups, classes):
         e = group.get("expected") or {}
@@ -58,7 +59,7 @@ def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str
 
 
 def sensitivity(classes: Mapping[str, Mapping[str, float]]) -> dict[str, Any] | None:
-    """Of two classes, the second in their order being the positive one: sensitivity and specificity with their intervals."""
+    """Sensitivity and specificity with their intervals, if there are two classes; the second in order is the positive one."""
     if len(classes) != 2:
         return None
     (negative, no), (positive, yes) = classes.items()

@@ -1,4 +1,4 @@
-"""What the label and the clean job leave: results that are lists of parties, and a folder with one for each party in it."""
+"""What the label and clean jobs write: results that are lists of parties, and a folder with one sub-folder per party."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Page = Callable[[Path, dict[str, Any]], Any]
 
 
 class Parties(Generic[P]):
-    """A result is a list of its parties' results. In one process they lie side by side; between real parties each has its own."""
+    """A result is a list of its parties' results. In one process they are together; between real parties each has its own."""
 
     parties: list[P]
 
@@ -48,7 +48,7 @@ def cells(labels: Sequence) -> list:
 
 
 def whole_numbers(result: Any, *fields: str) -> Any:
-    """Labels that came as integers go back as integers: int64 arrays with −1 for none."""
+    """Labels that came as integers are returned as integers: int64 arrays with −1 for none."""
 
     def numbers(value: Any) -> Any:
         if isinstance(value, dict):
@@ -69,7 +69,7 @@ def sent(messages: Sequence[dict]) -> dict[str, int]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Every party has a folder of its name, beside the job's own files."""
+    """Every party gets a folder of its name next to the job's own files."""
     for name in names:
         if names.count(name) > 1:
             raise Mistake(f"two parties are called '{name}': give every party its own name.")
@@ -81,7 +81,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def require_new(out: str | Path) -> None:
-    """Before anything is read or computed: a place for the results that is not taken and can be written."""
+    """Before anything is read or computed, check that the results have a free place that can be written."""
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"{out} is a file: choose a new folder for --out.")
@@ -97,9 +97,9 @@ def require_new(out: str | Path) -> None:
 
 def write_folder(folder: str | Path, summary: dict[str, Any], result: Any, write_party: Callable[[Path, Any], None],
                  page: Page | None = None) -> None:  # fmt: skip
-    """A folder per party; result.json, messages.jsonl and the page beside.
+    """Write a folder per party, result.json, messages.jsonl and the page.
 
-    Everything is written beside and moved into place at once: there is no half-written folder.
+    Everything is written elsewhere first and then moved into place, so there is never half a folder.
     """
     folder = Path(folder).absolute()
     beside = folder.with_name(f".writing-{os.getpid()}-{folder.name}")

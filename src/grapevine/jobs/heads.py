@@ -1,7 +1,7 @@
-"""What a label job leaves for later rows: the heads of chorus, with the columns and the scale that rows need for them.
+"""What a label job leaves for later rows: the heads of chorus, with the columns and the scale that they need.
 
-`grapevine predict LABELS new.csv` and `gv.load("labels").predict_proba(X)` label rows that come later, without a new job and
-without the graph. All parties of a job have the same heads.
+`grapevine predict LABELS new.csv` and `gv.load("labels").predict_proba(X)` label later rows without a new job and without the
+graph. All parties of a job have the same heads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The label job: every party's rows in, labels and confidences for its own rows out.
+"""The label job: labels and probabilities for every party's own rows.
 
-`label` is the whole of it in this process, with the cryptography really run; `run` does it on parties that were read. What would
-leave each party, and what that reveals, is in `disclosure`; what is left at the end in `label_result`.
+`label` runs it in this process, with the real cryptography, and `run` does so for parties that were already read. `disclosure`
+says what would leave each party and what that reveals; `label_result` holds the result.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None 
 
 
 def make_method(s: LabelSettings) -> Label | Chorus:
-    """What all parties agree on, as a method; what was not said is as the method has it."""
+    """The method with everything that all parties agree on. Settings that were not given have the method's defaults."""
     chorus = s.method == "chorus"
     usual = DEFAULT if chorus else CrossClientPropagation()
     k = usual.neighbours if s.neighbours is None else 0 if s.neighbours == "auto" else int(s.neighbours)
@@ -76,7 +76,7 @@ def make_method(s: LabelSettings) -> Label | Chorus:
 
 
 def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
-    """Refuse what cannot work, before anything is computed; warn of what can but should not surprise."""
+    """Refuse what cannot work before anything is computed, and warn about the rest."""
     if len(parties) < 2:
         many = f"{len(parties)} {'party was' if len(parties) == 1 else 'parties were'} given"
         raise Mistake(f"{many}: labels spread between parties, so give at least two.")
@@ -145,7 +145,7 @@ def _about(group: dict, clients: dict[str, Client], method: Label | Chorus) -> d
 
 
 def _heads(clients: dict[str, Client], groups: Sequence[dict]) -> Heads | None:
-    """What labels later rows: all parties of a job have the same. Groups have each their own, so there is none for all."""
+    """What labels later rows. All parties of a job share it; groups do not, so there is none for several groups."""
     return heads_of(clients[groups[0]["got_labels"][0]]) if len(groups) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""What one party ends a label job with: a label or none for each of its rows, from what the method left in its memory."""
+"""The result of one party in a label job: a label or none for each row, from what the method left in its memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grapevine.methods.label import Label
 
 
 def without_labels(party: Party, classes: Sequence[str], disclosure: list[dict]) -> PartyLabels:
-    """A party that was lost on the way keeps what it had."""
+    """A party that lost its connection keeps what it had."""
     n, known = len(party.labels), np.array([label is not None for label in party.labels])
     return PartyLabels(party.name, party.ids, list(party.labels), known.astype(float), np.zeros((n, len(classes))), party.labels,
                        [None] * n, ~known, disclosure=disclosure)  # fmt: skip
@@ -58,8 +58,8 @@ def order(client: Client) -> np.ndarray:
 
 
 def threshold(probability: np.ndarray, target: float) -> float:
-    """The least probability that a label needs, so that those given are right as often as asked on average: the largest set of
-    the surest rows whose mean probability is `target`. Above 1 where no row is sure enough."""
+    """The smallest probability a label needs so that the given labels are right `target` of the time on average. It is above 1
+    where no row is sure enough."""
     sure = np.sort(probability)[::-1]
     enough = np.flatnonzero(np.cumsum(sure) >= target * np.arange(1, len(sure) + 1) - 1e-12)
     return float(sure[enough[-1]]) if len(enough) else np.nextafter(1.0, 2.0)

@@ -1,4 +1,4 @@
-"""What the label job ends with: every party's labels, what is measured of them, and the files that are left."""
+"""The result of the label job: every party's labels, their measured accuracy, and the files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ HISTOGRAM = 20  # bins of the report's confidence histogram
 
 @dataclass(frozen=True, repr=False)
 class PartyLabels:
-    """What one party, and only it, ends with: one entry per row, in the order of its rows.
+    """The result of one party, which only it sees: one entry per row, in the order of its rows.
 
-    Labels are names, None where there is none; where all labels came as whole numbers, they are int64 arrays with −1 for none.
+    Labels are names, or None where there is none. If all labels came as integers, they are int64 arrays with −1 for none.
     """
 
     name: str
@@ -129,7 +129,8 @@ def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
 
 
 def write(folder: str | Path, result: LabelResult, command: str = "", page: Page | None = None) -> None:
-    """A folder per party with labels.csv, review.csv and disclosure.jsonl; result.json, messages.jsonl and the page beside."""
+    """Write a folder per party with labels.csv, review.csv and disclosure.jsonl, and next to them result.json, messages.jsonl
+    and the page."""
     write_folder(folder, summary_json(result, command), result, write_party, page)
     if result.heads is not None:
         result.heads.save(Path(folder) / HEADS)

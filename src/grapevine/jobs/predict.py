@@ -21,7 +21,7 @@ from grapevine.run.model import Model
 
 
 def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
-    """Write id, label and probability of every row of a table, an array or a folder of images; how many there were."""
+    """Write id, label and probability of every row of a table, an array or a folder of images; return the number of rows."""
     if Path(out).exists():
         raise Mistake(f"{out} exists: choose another --out.")
     if not Path(out).absolute().parent.is_dir():
@@ -36,7 +36,7 @@ def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
 
 
 def load(folder: str, method: str | None = None) -> Model | Heads:
-    """What a finished run, or a label job, left for new rows."""
+    """Load what a finished run or a label job left for new rows."""
     return Heads.load(Path(folder) / HEADS) if (Path(folder) / HEADS).is_file() else Model.load(folder, method)
 
 

@@ -97,7 +97,7 @@ def _parties(where: Path, name: str, delta: float) -> list[PartyPrivacy]:
 
 
 def _alone(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Who released something of its own, without others."""
+    """Parties that released something of their own, without others."""
     return sorted({line["parties"][0] for line in lines if len(line["parties"]) == 1})
 
 

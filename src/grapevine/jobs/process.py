@@ -1,4 +1,5 @@
-"""One exchange of a job with all parties in this process: every party a client, every message accounted, every protection on."""
+"""One exchange of a job with all parties in this process: every party is a client, every message is counted, and every
+protection is on."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Host:
-    """What a server has of its own: labelled rows, their classes, and networks. A label job has none of it."""
+    """What a server has of its own: labelled rows, their classes, and networks. In a label job it has nothing."""
 
     rows: Rows | None = None
     classes: tuple[str, ...] = ()

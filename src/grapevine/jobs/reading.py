@@ -1,4 +1,4 @@
-"""What parties hold, read for the label and the clean job: tables, NPZ files, folders of images or arrays, all in one form."""
+"""Reads what parties hold for the label and clean jobs: tables, NPZ files, folders of images or arrays, all into one form."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _form(each: Any) -> str:
 
 
 def _check_words(given: str, **words: Any) -> None:
-    """A word that nobody would read, as the parties are given, is refused."""
+    """Refuse a setting that has no effect for parties of this form."""
     said = [word for word, value in words.items() if value]
     if said:
         meant = "arrays" if given == "files" else "files"
@@ -231,7 +231,7 @@ def _features(name: str, X: Any, impute: bool) -> np.ndarray:
 
 
 def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool, layout: Layout | None) -> list[Party]:
-    """A party a file, named by its stem; columns are brought into the order of the first."""
+    """One file per party, named by its stem, with columns in the order of the first file."""
     names = [SERVER, *party_names(paths[1:])] if server else party_names(paths)
     folders = [Path(path).expanduser().is_dir() for path in paths]
     if any(folders) and not all(folders):
@@ -260,7 +260,7 @@ def _maker(embed: str) -> FeatureMaker:
 
 
 def party_names(paths: Sequence[str]) -> list[str]:
-    """The files' stems; equal ones get their parent folder in front."""
+    """The files' stems. Equal stems get their parent folder as a prefix."""
     real = [Path(path).expanduser().resolve() for path in paths]
     for path, other in zip(paths, real):
         if real.count(other) > 1:

@@ -1,8 +1,8 @@
-"""The settings of the jobs, each with its default, its range and its words: flags, keywords, tables and help are made from here.
+"""The settings of the jobs, each with its default, its range and its description. Flags, keywords, tables and help are made from
+them.
 
-A setting that is `local` is each party's own business; the parties of a federation agree on all others. The seed is apart: a
-federation has one only if it is told to be reproducible. Nothing heavy is imported here, so that a command can say what it takes
-before torch is there.
+A `local` setting is each party's own choice; the parties of a federation agree on all others. A federation has a seed only if it
+is reproducible. Nothing heavy is imported here, so that a command can answer before torch is loaded.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class TrainSettings(RunSettings, DataSettings):
     )
 
     def run(self) -> dict[str, Any]:
-        """Those of `run.settings`, as keywords."""
+        """The settings of `run.settings`, as keywords."""
         return {name: getattr(self, name) for name in RunSettings.names()}
 
 
@@ -290,14 +290,14 @@ class CompareSettings(DataSettings):
         return list(range(self.seeds)) if isinstance(self.seeds, int) else list(dict.fromkeys(int(seed) for seed in self.seeds))
 
     def train(self, seed: int, fields_of_method: dict[str, Any]) -> TrainSettings:
-        """One run of the comparison. It has one worker: the runs are side by side."""
+        """The settings of one run. It has one worker, because runs are parallel."""
         own = {name: getattr(self, name) for name in TrainSettings.names() if hasattr(self, name)}
         return TrainSettings(**own | dict(seed=seed, set=fields_of_method, workers=1))
 
 
 @dataclass(frozen=True)
 class PredictSettings(Settings):
-    """`grapevine predict`. Columns are what they were in training, by name."""
+    """`grapevine predict`. Columns are matched by name with those of training."""
 
     job: ClassVar[str] = "predict"
 
@@ -320,7 +320,7 @@ JOBS: dict[str, type[Settings]] = {
 
 
 def keywords(settings: type[Settings]) -> Callable[[F], F]:
-    """A function that takes a job's settings as keywords shows them in its signature, with their defaults."""
+    """Show a job's settings in the signature of a function that takes them as keywords."""
 
     def show(function: F) -> F:
         own = inspect.signature(function)

@@ -1,7 +1,7 @@
 """The one driver: rounds, evaluation, the best state, checkpoints and results, over any transport.
 
-A `Task` says what is run and how it is scored; whether its server reaches clients in this process, on Flower or over
-torch.distributed is the transport's business. What a run's folder holds is on the interface page of the docs.
+A `Task` says what is run and how it is scored. The transport decides whether clients are in this process, on Flower or on workers
+of torch.distributed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ Progress = Callable[[int, int, dict | None], None]
 
 @dataclass
 class Task:
-    """One run: a method's program on a server, how its states are scored, and where it leaves its results (None: nowhere).
-
-    `about` is everything that the bits of the result depend on: it is kept in settings.json, and `--resume` compares it.
-    """
+    """One run: a method's program on a server, how its states are scored, and where it writes its results (None: nowhere).
+    `about` is everything that the bits of the result depend on; settings.json keeps it, and `--resume` compares it."""
 
     method: Method
     server: Server
@@ -94,7 +92,7 @@ class Run:
 
 
 def finished(out: Path | None, about: dict[str, Any]) -> Run | None:
-    """The run that these settings left in a folder, if it has come to its end."""
+    """The run that these settings left in a folder, if it is finished."""
     if out is None or not (out / "result.json").exists():
         return None
     require_same(out, about)
@@ -129,7 +127,7 @@ def drive(task: Task, progress: Progress | None = None) -> Run:
 
 
 class _Driver:
-    """One run under way: the loop, and what it must remember."""
+    """One run in progress: the loop and its state."""
 
     def __init__(self, task: Task, progress: Progress):
         self.task, self.progress = task, progress

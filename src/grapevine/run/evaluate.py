@@ -1,7 +1,7 @@
-"""How good a state is: on rows that the server holds (`ServerSet`), or on rows that each client held out (`AskClients`).
+"""How good a state is, on rows that the server holds (`ServerSet`) or on rows that each client held out (`AskClients`).
 
-An evaluator gives a line of the history for every evaluation, and the numbers of result.json at the end. What has
-`validation_accuracy` in its line is compared by it, and the best state is kept.
+An evaluator returns a line of the history for every evaluation, and the numbers of result.json at the end. States are compared by
+`validation_accuracy`, where the line has it, and the best one is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Evaluator(Protocol):
 
 
 def number(value: float) -> float | None:
-    """JSON has no NaN: what could not be measured is null."""
+    """JSON has no NaN, so what could not be measured is null."""
     return None if math.isnan(value) else round(value, 6)
 
 

@@ -1,8 +1,7 @@
-"""What a run leaves on disk: the folder it holds while it works, files that grow, and settings that must not change.
+"""What a run writes to disk: the folder that it locks while it works, files that grow, and settings that must not change.
 
-Files that grow (`history.jsonl`, `messages.jsonl`, `times.jsonl`) are appended to; a checkpoint remembers how long they were, so
-that after a kill they are cut back to it and continue bit for bit. Seconds are in `times.jsonl` alone: everything else repeats
-exactly.
+Files that grow (`history.jsonl`, `messages.jsonl`, `times.jsonl`) are appended to. A checkpoint remembers their lengths, so that
+after a kill they are cut back and continue bit for bit. Seconds are only in `times.jsonl`; everything else repeats exactly.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from grapevine.core.version import __version__
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a folder for this process. The operating system releases it however the process ends."""
+    """Lock a folder for this process. The operating system releases the lock however the process ends."""
     with open(path, "a+") as handle:
         try:
             if sys.platform == "win32":
@@ -43,7 +42,7 @@ def lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> Iterator[None]:
-    """Make a folder ours: a new one, or with `resume` one that the same settings began and nobody is working in."""
+    """Take a folder: a new one or, with `resume`, one that the same settings started and nobody is using."""
     if out.is_dir() and any(path.name != "lock" for path in out.iterdir()):
         if not resume:
             raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
@@ -63,7 +62,7 @@ def claim(out: Path, about: dict[str, Any], resume: bool, workers: int = 1) -> I
 
 
 def require_same(out: Path, about: dict[str, Any]) -> None:
-    """Refuse to continue in a folder that other settings began."""
+    """Refuse to continue in a folder that other settings started."""
     before = json.loads((out / "settings.json").read_text())
     now = json.loads(json.dumps(about))
     for name, value in now.items():
@@ -73,7 +72,7 @@ def require_same(out: Path, about: dict[str, Any]) -> None:
 
 
 def first_difference(a: Any, b: Any) -> tuple[str, str]:
-    """Where two settings that differ do so first: what the one has and what the other, in words."""
+    """The first difference between two settings, in words."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(a.keys() | b.keys()):
             if a.get(key) != b.get(key):
@@ -108,7 +107,7 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def running(folder: Path) -> bool:
-    """Whether a process is at work in the folder."""
+    """Whether a process is working in the folder."""
     if not (folder / "lock").exists():
         return False
     try:
@@ -167,7 +166,7 @@ class Lines:
 
 
 def peak_memory_mb() -> float | None:
-    """The most memory this process had so far; None where the system does not tell."""
+    """The most memory that this process has used so far; None where the system does not say."""
     if sys.platform == "win32":
         return None
     import resource

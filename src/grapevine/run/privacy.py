@@ -1,4 +1,4 @@
-"""The privacy of a training run: every client's plan before it begins, what was spent so far, and what is outside of it."""
+"""The privacy of a training run: every client's plan before it starts, what was spent so far, and what is not covered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check(method: Method, settings: RunSettings, models: ModelSource) -> None:
 
 
 def of_party(settings: RunSettings, job: str) -> Private | None:
-    """A real party's budget: which rounds it will be chosen for it cannot know, so it counts on all of them."""
+    """A real party's budget. It cannot know for which rounds it will be chosen, so it plans for all of them."""
     return None if settings.dp is None else Private(job, settings.dp, settings.delta, settings.clip, settings.rounds)
 
 

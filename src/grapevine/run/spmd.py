@@ -39,7 +39,7 @@ PORT = 29500
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This worker's number, and how many there are, as torchrun, srun or the user says it."""
+    """This worker's number and the number of workers, from torchrun, srun or the user."""
     for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
         if world in environment and rank in environment:
             return int(environment[rank]), int(environment[world])
@@ -61,13 +61,13 @@ def address(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 
 def leads() -> bool:
-    """Whether this worker writes the run's folder, and talks to people."""
+    """Whether this worker writes the run's folder and talks to people."""
     return place()[0] == 0
 
 
 @contextmanager
 def together() -> Iterator[None]:
-    """The workers find each other, and part again."""
+    """Connect the workers, and disconnect them at the end."""
     rank, world = place()
     if world == 1:
         yield
