@@ -39,14 +39,14 @@ def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> Non
     apart = ("n", "time", "event", "salt", "before", "hash")
     show_table(f"The host's log: {len(lines)} lines, and their chain of hashes is whole", [
         dict(n=line["n"], time=line["time"][:19].replace("T", " "), event=line["event"],
-             what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart))
+             what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart and _plain(value)))
         for line in shown
     ])  # fmt: skip
     click.echo(f"The last line's hash is {lines[-1]['hash']}. Whoever keeps it can check this log later.")
 
 
 def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is False else str(value)
 
 
 @click.command()
