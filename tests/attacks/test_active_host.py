@@ -16,10 +16,12 @@ from trials import NAMES, TRAIN, blobs, label_agreement, train_agreement
 
 from grapevine.core import Transport
 from grapevine.core.errors import Mistake
-from grapevine.crypto import session
+from grapevine.core.store import FileStore, Memory
+from grapevine.crypto import session, together
 from grapevine.parties import job
 from grapevine.parties.federation import load_host
 from grapevine.parties.job import make_server
+from grapevine.parties.memory import Kept
 
 FOUR = (*NAMES, "west")
 
@@ -66,9 +68,10 @@ def label(net: Net, run: int = 1, without: tuple[str, ...] = ()) -> Host:
     return host
 
 
-def moments(host: Host) -> np.ndarray:
-    shares = {name: reply["moments"] for name, reply in host.seen["meet"].items()}
-    return session.opened("moments", 0, 0, shares, shares, wide=True)
+def moments(net: Net) -> np.ndarray:
+    """What the host learns of the sum if a party helps it: the server alone learns no sum."""
+    east = net.folder / "east"
+    return Memory(FileStore(east / "memory"), Kept.read(east).now)["moments"]
 
 
 # ---------------------------------------------------------------- one party fewer
@@ -76,8 +79,8 @@ def moments(host: Host) -> np.ndarray:
 
 def test_a_job_begun_anew_with_one_party_fewer_shows_nobodys_part(net):
     """H3. The host has the sum over four parties; with the sum over three it would have west's features, exactly."""
-    first = label(net)
-    assert moments(first)[0] == 4 * 30
+    label(net)
+    assert moments(net)[0] == 4 * 30
     for name in net.names:
         assert (net.folder / name / "ledger" / "privacy.jsonl").exists()
     for another in ("a new start", "and one more"):
@@ -88,12 +91,13 @@ def test_a_job_begun_anew_with_one_party_fewer_shows_nobodys_part(net):
         with pytest.raises(Mistake, match="no reply|quorum|nobody|still answer"):
             made = load_host(net.host)
             made.method.round(make_server(made, list(NAMES), host), {})
-        assert host.seen["meet"] == {}
+        assert host.seen["pool"] == {}
         assert "the difference would show the part of west" in why(net, "east")
     for name in net.names:
         (net.folder / name / "memory.json").unlink(missing_ok=True)
     start_again(net, "all again")
-    assert moments(label(net, 3))[0] == 4 * 30  # the same four are no harm
+    label(net, 3)
+    assert moments(net)[0] == 4 * 30  # the same four are no harm
 
 
 def test_the_difference_was_the_partys_part(net):
@@ -102,13 +106,15 @@ def test_the_difference_was_the_partys_part(net):
         party = net.folder / name
         text = (party / "party.toml").read_text()
         (party / "party.toml").write_text(text.replace(str(party / "ledger"), str(party / "first")))
-    four = moments(label(net))
+    label(net)
+    four = moments(net)
     for name in net.names:
         party = net.folder / name
         (party / "memory.json").unlink()
         text = (party / "party.toml").read_text()
         (party / "party.toml").write_text(text.replace(str(party / "first"), str(party / "second")))  # a ledger that is lost
-    three = moments(label(net, 2, without=("west",)))
+    label(net, 2, without=("west",))
+    three = moments(net)
     west = net.parties["west"].x
     d = west.shape[1]
     np.testing.assert_allclose((four - three)[d : 2 * d], west.sum(0), rtol=1e-9)
@@ -118,11 +124,14 @@ def test_the_difference_was_the_partys_part(net):
 
 
 def begin(net: Net, host: Host) -> dict[str, dict]:
-    """Exchange 1 and 2 of the label job, among all."""
+    """Exchanges 1 to 3 of the label job, among all."""
     said = {name: host.ask(name, "keys", dict(session_id="s")) for name in net.names}
     told = dict(offers={name: reply["offer"] for name, reply in said.items()}, classes=dict(enumerate("012")))
     preludes = {name: reply["prelude"] for name, reply in said.items()}
-    return {name: host.ask(name, "meet", dict(told, preludes=preludes)) for name in net.names}
+    met = {name: host.ask(name, "meet", dict(told, preludes=preludes)) for name in net.names}
+    everybody = session.numbered(net.names)
+    each = session.relayed(met, {name: name for name in net.names})
+    return {name: host.ask(name, "pool", dict(each[name], parties=everybody)) for name in net.names}
 
 
 def test_attempts_among_other_parties_each_time_are_refused(net):
@@ -130,18 +139,34 @@ def test_attempts_among_other_parties_each_time_are_refused(net):
     host = Host(net)
     begin(net, host)
     first = ("east", "north", "south")
-    assert host.ask("east", "moments", dict(attempt=1, parties=session.numbered(first)))
+    assert host.ask("east", "sums.again", dict(number=0, attempt=1, parties=session.numbered(first)))
     for attempt, names in enumerate([("east", "north", "west"), ("east", "south", "west"), FOUR], 2):
-        assert host.ask("east", "moments", dict(attempt=attempt, parties=session.numbered(names))) is None
+        assert host.ask("east", "sums.again", dict(number=0, attempt=attempt, parties=session.numbered(names))) is None
         assert "parties are only lost" in why(net, "east")
-    assert host.ask("east", "moments", dict(attempt=9, parties=session.numbered(first)))  # fresh masks for the same three
+    assert host.ask(
+        "east", "sums.again", dict(number=0, attempt=9, parties=session.numbered(first))
+    )  # fresh masks for the same three
 
 
 def test_a_sum_below_the_quorum_is_refused(net):
     host = Host(net)
     begin(net, host)
-    assert host.ask("east", "moments", dict(attempt=1, parties=session.numbered(("east", "north")))) is None
+    assert host.ask("east", "sums.again", dict(number=0, attempt=1, parties=session.numbered(("east", "north")))) is None
     assert "2 parties, and 3 were agreed on" in why(net, "east")
+
+
+def test_false_moments_are_refused(net):
+    """M2. One false vector of means and deviations turned hashes into the values of one feature."""
+    host = Host(net)
+    shares = begin(net, host)
+    told = together.added(shares, 0, 0)
+    false = told["total"] + np.array([[1, 0, 0, 0]] + [[0] * 4] * (len(told["total"]) - 1), np.uint64)
+    pooled = dict(told, total=false, number=0, attempt=0, parties=session.numbered(sorted(net.names)))
+    counts = {name: len(net.parties[name].x) for name in net.names}
+    payload = dict(pooled=pooled, preludes={}, counts=counts, roster=session.numbered(sorted(net.names)))
+    assert host.ask("east", "share", payload) is None and "is not the one that the parties formed" in why(net, "east")
+    assert host.ask("east", "share", dict(payload, pooled={})) is None  # nor without any
+    assert host.ask("east", "share", dict(payload, pooled=dict(pooled, total=told["total"]))) is not None
 
 
 def test_other_parties_than_the_agreed_ones_are_another_federation(net):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from grapevine.core import Client
-from grapevine.core.rows import ClientData
+from grapevine.core.ledger import Ledger
+from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory, RamStore
-from grapevine.crypto import fixed, names, session, together
+from grapevine.crypto import accountant, fixed, names, session, together
 from grapevine.crypto.agreement import AgreementError, Identity
 
 WHO = ("a", "b", "c")
+NONE = Rows(torch.zeros(0, 1), torch.arange(0), torch.arange(0))
+EMPTY = ClientData(NONE, NONE, NONE, ())
 
 
 def parties(who=WHO) -> dict[str, Client]:
@@ -62,9 +66,7 @@ def test_the_server_sees_neither_parts_nor_the_sum():
 
 
 def change_total(told):
-    total = told["total"].copy()
-    total[0] += np.uint64(1)
-    return dict(told, total=total)
+    return dict(told, total=told["total"] + np.array([1, 0, 0], np.uint64))
 
 
 def change_tag(told):
@@ -73,9 +75,7 @@ def change_tag(told):
 
 def shift_by_the_modulus(told):
     """2^64 is 0 in the ring; a shift by a multiple of a smaller modulus would pass a tag that is taken by it."""
-    total = told["total"].copy()
-    total[1] += np.uint64((1 << 61) - 1)
-    return dict(told, total=total)
+    return dict(told, total=told["total"] + np.array([0, (1 << 61) - 1, 0], np.uint64))
 
 
 @pytest.mark.parametrize("change", [change_total, change_tag, shift_by_the_modulus])
@@ -112,6 +112,27 @@ def test_after_a_loss_the_same_part_is_masked_anew():
     told = together.added(again, 0, 1)
     for name in left:
         np.testing.assert_allclose(together.opened(clients[name], 0, 1, left, **told), 4.0)
+
+
+def test_noise_stays_with_a_part_and_is_written_down_once():
+    """A second attempt has the same values; its line says that they have their noise. Too few parties have too little."""
+    clients, added = parties(), accountant.Noise(accountant.Gaussian(2.0), 3.0, 3)
+    for client in clients.values():
+        client.ledger = Ledger()
+        client.data = EMPTY
+    told = {name: together.share(client, 0, 0, WHO, np.full(4000, 5.0), added=added) for name, client in clients.items()}
+    parts = {name: client.memory["pending"]["values"] for name, client in clients.items()}
+    for values in parts.values():
+        assert abs(values.mean() - 5) < 0.3 and 2.8 < values.std() < 3.2
+    assert np.abs(np.corrcoef(np.stack(list(parts.values()))) - np.eye(3)).max() < 0.1
+    again = {name: together.Together().again(client, 0, 1, dict.fromkeys(WHO, 0)) for name, client in clients.items()}
+    assert (again["a"]["share"] != told["a"]["share"]).all()
+    found = together.opened(clients["a"], 0, 1, WHO, **together.added(again, 0, 1))
+    np.testing.assert_allclose(found, sum(parts.values()), atol=1e-8)
+    lines = [line["mechanism"] for line in clients["a"].ledger.lines() if line["kind"] == "release"]
+    assert lines == [accountant.to_table(added.event), session.COVERED]
+    with pytest.raises(AgreementError, match="whose noise is too little"):
+        together.Together().again(clients["b"], 0, 2, dict.fromkeys("ab", 0))
 
 
 def test_a_sum_that_could_wrap_is_refused_before_it_is_sent():

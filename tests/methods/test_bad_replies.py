@@ -16,7 +16,7 @@ from grapevine.run.simulate import Fault, Simulation
 BAD = [
     ("keys", "rows", -1), ("keys", "rows", 2**30), ("keys", "rows", "many"), ("keys", "labels", math.nan),
     ("keys", "features", 0), ("keys", "classes", "a, b"), ("keys", "classes", {0: 1}), ("keys", "offer", dict(public=b"key")),
-    ("meet", "moments", np.full((18, 4), np.nan)), ("meet", "moments", np.zeros((17, 4), np.uint64)), ("meet", "letters", "none"),
+    ("pool", "share", np.full((18, 4), np.nan)), ("pool", "share", np.zeros((17, 4), np.uint64)), ("meet", "letters", "none"),
     ("share", "own", np.zeros((8, 7), np.uint16)), ("share", "own", np.full((8, 8), 97, np.uint16)), ("share", "own", "near"),
     ("share", "labelled", np.full(8, np.nan)), ("share", "blank", np.zeros(9, bool)), ("share", "first", dict(u=0, a={}, b={})),
     ("share", "first", -1), (SPREAD, "rows", "masked"), (SPREAD, "rows", {}), ("receive", "hits", np.zeros(22, np.uint64)),

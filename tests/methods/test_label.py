@@ -167,7 +167,7 @@ def test_labels_lost_with_their_party_are_said():
 
 def test_different_features_are_said():
     parties = blobs((5, 5)) | dict(p2=(np.ones((3, 4)), [None] * 3))
-    with pytest.raises(Mistake, match="p2 has 4 features and p0 has 6"):
+    with pytest.raises(Mistake, match="p2 has 4 features but p0 has 6"):
         start(job("psm"), parties)
 
 
@@ -199,5 +199,5 @@ def test_one_party_is_said():
 def test_settings_are_those_of_the_fields():
     method = replace(job("psm"), scale="none")
     assert method.settings()["xclp"]["hamming"] == dict(kind="psm")
-    assert {"keys", "meet", "moments", "share", SPREAD, AGAIN, "receive", "choose"} <= set(method.steps())
+    assert {"keys", "meet", "pool", "share", SPREAD, AGAIN, "receive", "choose"} <= set(method.steps())
     assert {step for step in Label().steps() if ".hamming." in step} == {"xclp.hamming.evaluate", "xclp.hamming.open"}

@@ -34,9 +34,9 @@ def test_moments_are_pooled_without_a_party_lost_before_them(step, when):
 
 def test_moments_are_begun_again_as_often_as_parties_are_lost():
     parties = four()
-    run = start(job("psm"), parties, faults=[lost("meet", client="p1"), lost("moments", client="p3")])
+    run = start(job("psm"), parties, faults=[lost("pool", client="p1"), lost("sums.again", client="p3")])
     never = start(job("psm"), {name: parties[name] for name in ("p0", "p2")})
-    assert run.wire.asked.count("moments") == 2
+    assert run.wire.asked.count("sums.again") == 2
     assert_same_results(run, never, ("p0", "p2"))
 
 

@@ -16,7 +16,8 @@ from grapevine.run.simulate import StepError
 
 FIELDS = {
     "keys": {"offer", "prelude", "rows", "features", "labels", "classes"},
-    "meet": {"letters", "prelude", "moments"},
+    "meet": {"letters", "prelude"},
+    "pool": {"share", "tag"},
     "share": {"first", "own", "labelled", "blank", "spread"},
     SPREAD: {"rows"},
     "receive": {"hits"},
@@ -112,7 +113,7 @@ def test_masked_messages_are_uniform():
     rows = run.up(SPREAD, "p0")[0]["rows"]
     assert uniform(np.concatenate([rows["p1"], rows["p2"]])) > 1e-6
     assert uniform(np.concatenate([run.down("receive", name)[0]["rows"] for name in parties])) > 1e-6
-    assert uniform(run.up("meet", "p1")[0]["moments"]) > 1e-6
+    assert uniform(run.up("pool", "p1")[0]["share"]) > 1e-6
     first = run.up("share", "p0")[0]["first"]
     assert uniform(first["u"]) > 1e-6 and uniform(first["a"]["p1"]) > 1e-6
     # Not a test that anything passes: contributions before masks are far from uniform.
@@ -131,7 +132,7 @@ def test_letters_are_opaque_and_the_seed_stays_among_clients():
     letters = [letter for name in parties for letter in run.up("meet", name)[0]["letters"].values()]
     assert {len(letter) for letter in letters} == {12 + 32 + 16} and len(set(letters)) == 6
     for name in parties:
-        (message,) = run.down("share", name)
+        (message,) = run.down("pool", name)
         assert set(message["letters"]) == set(parties) - {name}
 
 
@@ -191,7 +192,7 @@ def test_a_changed_letter_is_refused(damage):
         return dict(payload, letters=letters)
 
     with pytest.raises(StepError, match="was changed or belongs elsewhere"):
-        start(job("psm"), blobs((9, 10, 8)), change=dict(share=each_request(change)))
+        start(job("psm"), blobs((9, 10, 8)), change=dict(pool=each_request(change)))
 
 
 def test_a_swapped_ciphertext_is_refused(toy_lattice):
@@ -244,9 +245,8 @@ def test_keys_are_not_met_again():
 def test_rows_are_not_hashed_again(protocol, toy_lattice):
     """Other moments would give other bits: under psm's same masks their difference, under any protocol a second H."""
     run = start(job(protocol, bits=32), blobs((5, 6, 4)), stop=SPREAD)
-    moments = run.down("share", "p0")[0]["moments"]
-    with pytest.raises(Mistake, match="a step is asked once"):
-        again(run, "share", "p0", moments=moments + 1)
+    with pytest.raises(Mistake, match="shares its rows once"):
+        again(run, "share", "p0")
 
 
 def test_masks_of_psm_are_begun_once_per_round():
@@ -272,7 +272,7 @@ def test_distances_are_computed_and_opened_once(toy_lattice):
 def test_moments_are_not_masked_again():
     run = start(job("psm"), blobs((9, 10, 8)), stop="share")
     with pytest.raises(Mistake, match="masks are used once"):
-        run_step(run.method, "moments", run.client("p0"), dict(attempt=0, parties=dict(p0=0, p1=1)))
+        run_step(run.method, "sums.again", run.client("p0"), dict(number=0, attempt=0, parties=dict(p0=0, p1=1)))
 
 
 @pytest.mark.parametrize("step", [SPREAD, AGAIN, "receive"])
@@ -326,4 +326,4 @@ def test_moments_are_summed_only_where_they_are_needed():
     for settings, values in ((dict(scale="none"), 0), (dict(scale="none", impute=True), 18), (dict(), 18),
                              (dict(scale="none", preset="code"), 3), (dict(preset="code"), 21)):  # fmt: skip
         run = start(job("psm", **settings), parties, stop="share")
-        assert run.up("meet", "p0")[0]["moments"].shape == (values, 4)
+        assert (run.up("pool", "p0")[0]["share"].shape == (values, 4)) if values else not run.up("pool", "p0")[0]

@@ -194,7 +194,8 @@ class Method(Steps):
 
 
 def parameters(method: type[Steps]) -> list[Field]:
-    return list(fields(method))
+    """The fields that have words of their own: sub-protocols without a choice have none."""
+    return [f for f in fields(method) if "text" in f.metadata]
 
 
 def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:

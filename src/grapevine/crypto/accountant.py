@@ -27,6 +27,7 @@ from grapevine.core.errors import Mistake
 from grapevine.crypto.fixed import FRACTION_BITS
 
 LEAST_PARTIES, LEAST_ROWS = 3, 10  # of an opened sum
+MOST_VALUES = 2**24  # in a sum of several parties
 SHARE_OF_SLACK = 0.01  # of δ
 LEAST_MULTIPLIER = 0.3  # below it ε is so large that nothing is promised
 INTERVAL = 1e-3  # of the privacy loss, for distributions with sampling: the error is on the safe side
@@ -214,6 +215,40 @@ def slack(sigma: float, values: int, count: int = 1, honest: int = 1) -> float:
         raise Mistake(f"noise of {s:.2g} steps is too narrow for the accountant: it needs at least 16.")
     tau = 10 * math.fsum(math.exp(-2 * math.pi**2 * s**2 * k / (k + 1)) for k in range(1, honest))
     return math.sqrt(values * count) / (12 * honest * s**2) + values * count * tau
+
+
+# ---------------------------------------------------------------- sums of several parties
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of a job's plan: its noise against that of the other sums, and what one row can add to it (L2)."""
+
+    weight: float
+    sensitivity: float = 1.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a party adds to its part of a sum: noise of `sigma`, so that that of `least` honest parties is the event's."""
+
+    event: Gaussian
+    sigma: float
+    least: int
+
+
+def plan(budget: float, delta: float, parties: int, sums: Mapping[str, Sum]) -> dict[str, Noise]:
+    """Noise for every sum of a job among so many parties, within the budget as long as more than half of them are honest and
+    stay: whoever colludes takes its own noise off, and whoever is lost adds none."""
+    require_cell(parties, LEAST_ROWS, "every sum with noise")
+    honest, z = parties // 2 + 1, calibrate(budget, delta, [Gaussian(s.weight) for s in sums.values()])
+    out = {}
+    for name, s in sums.items():
+        sigma = share(z * s.weight, s.sensitivity, parties, parties - honest)
+        event = Gaussian(z * s.weight, slack=slack(sigma, MOST_VALUES, honest=honest))
+        out[name] = Noise(event, sigma, max(honest, LEAST_PARTIES))
+    require([noise.event for noise in out.values()], budget, delta, "each party")
+    return out
 
 
 # ---------------------------------------------------------------- what may be opened at all

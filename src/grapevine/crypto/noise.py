@@ -57,8 +57,9 @@ def discrete_gaussian(sigma: float, shape: int | tuple[int, ...], stream: Stream
     return out[:count].reshape(shape)
 
 
-def clipped(rows: np.ndarray, length: float = 1.0) -> np.ndarray:
-    """Rows no longer than `length`, in the steps of `fixed` (int64): a row adds at most length · 2^32 to a sum, in L2.
+def clipped(rows: np.ndarray, length: float = 1.0, bits: int = FRACTION_BITS) -> np.ndarray:
+    """Rows no longer than `length`, in steps of 2^-bits (int64), by default those of `fixed`: a row adds at most
+    length · 2^bits to a sum, in L2.
 
     Longer rows are shortened, every value is cut off towards zero, and sums of whole numbers are exact: so the bound holds of the
     numbers that are summed, not only of those that were meant.
@@ -68,7 +69,7 @@ def clipped(rows: np.ndarray, length: float = 1.0) -> np.ndarray:
         raise Mistake("rows to clip must be a finite matrix, and the length above 0 and at most 65536.")
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     shrink = np.minimum(1.0, length * (1 - 1e-9) / np.maximum(norms, 1e-300))  # 1e-9: more than the norm's own rounding
-    return np.trunc(np.ldexp(rows * shrink, FRACTION_BITS)).astype(np.int64)
+    return np.trunc(np.ldexp(rows * shrink, bits)).astype(np.int64)
 
 
 def add_noise(ring: np.ndarray, sigma: float, stream: Stream | None = None) -> np.ndarray:

@@ -29,6 +29,7 @@ OFFER_FORM = dict(public=bytes, signature=bytes)
 EMPTY = dict(kind="empty")  # no numbers in it
 SEALED = dict(kind="sealed")  # nobody learns a sum of these parties' parts
 COVERED = dict(kind="covered")  # made of what had its noise before, in a line of its own
+COUNTS = dict(kind="counts")  # numbers of rows and of labels, which no promise hides
 
 
 class TooFew(Mistake):
@@ -165,12 +166,13 @@ def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable
           mechanism: Mapping[str, Any] | None = None) -> Occasion:  # fmt: skip
     """The occasion of a masked sum. Refused if this attempt, or a later one, has been masked before: masks are used once.
 
-    It is in the party's ledger before anything is masked. `mechanism` is None where the sum is opened as it is: then it has at
-    least the agreed quorum of parties, and rows that were summed with others before are refused.
+    It is in the party's ledger before anything is masked. `mechanism` is None where the sum is opened as it is: then rows that
+    were summed with others before are refused. A sum that is opened, with noise or without, has at least the agreed quorum.
     """
     agreed = agreement(client)
     occasion = agreed.occasion(step, round, attempt, parties)
-    if mechanism is None and len(occasion.parties) < client.quorum:
+    opened = mechanism is None or mechanism["kind"] not in (EMPTY["kind"], SEALED["kind"])
+    if opened and len(occasion.parties) < client.quorum:
         raise AgreementError(f"{occasion} has {len(occasion.parties)} parties, and {client.quorum} were agreed on as the fewest")
     attempts = sums.Attempts.from_dict(client.memory["attempts"])
     attempts.begin(occasion)

@@ -31,7 +31,7 @@ import numpy as np
 
 from grapevine.core import Client, Id, Server, SubProtocol, step
 from grapevine.core.reply import Form
-from grapevine.crypto import fixed, session, sums
+from grapevine.crypto import accountant, fixed, noise, session, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
 from grapevine.crypto.stream import Stream
 
@@ -39,11 +39,10 @@ Q = (1 << 521) - 1
 TAG = 66  # bytes
 SHARE = "nothing: masked, and the sum of all parties' is padded, so that only the parties can open it"
 REVEALS = dict(share=SHARE, tag="nothing: padded; with it the parties see that the sum was not changed")
-MOST_VALUES = 2**24
 
 
 def _share_form(value: Any) -> bool:
-    fits = isinstance(value, np.ndarray) and value.dtype == np.uint64 and 0 < value.size <= MOST_VALUES
+    fits = isinstance(value, np.ndarray) and value.dtype == np.uint64 and 0 < value.size <= accountant.MOST_VALUES
     return fits and (value.ndim == 1 or value.ndim == 2 and value.shape[1] == fixed.WIDE_WORDS)
 
 
@@ -53,15 +52,25 @@ FORM: dict[str, Form] = {"share?": _share_form, "tag?": bytes}
 # ---------------------------------------------------------------- client
 
 
-def share(client: Client, number: int, attempt: int, parties: Iterable[str], values: np.ndarray, wide: bool = False) -> dict:
-    """This party's part of sum `number`, values of any size if it is `wide`. Kept until it is opened."""
-    client.memory["pending"] = dict(values=np.asarray(values, np.float64), wide=wide, number=number)
+def share(client: Client, number: int, attempt: int, parties: Iterable[str], values: np.ndarray, wide: bool = False,
+          added: accountant.Noise | None = None, mechanism: Mapping[str, Any] | None = None) -> dict:  # fmt: skip
+    """This party's part of sum `number`, values of any size if it is `wide`. Kept until it is opened, with the noise that is
+    `added` for good: a second attempt has the same. `mechanism`: for the ledger, where there is no noise; None: exact."""
+    values, least = np.asarray(values, np.float64), 0
+    if added is not None:
+        values = fixed.decode(noise.add_noise(fixed.encode(values), added.sigma))
+        mechanism, least = accountant.to_table(added.event), added.least
+    client.memory["pending"] = dict(values=values, wide=wide, number=number, mechanism=dict(mechanism or {}), least=least)
     return _masked(client, attempt, parties)
 
 
 def _masked(client: Client, attempt: int, parties: Iterable[str]) -> dict:
     own = client.memory["pending"]
-    occasion = session.begin(client, "sum", own["number"], attempt, parties)
+    if len(list(parties)) < own["least"]:
+        raise AgreementError(f"sum {own['number']} has {len(list(parties))} parties, whose noise is too little: it needs "
+                             f"{own['least']}, so start a new job with those that are left")  # fmt: skip
+    mechanism = session.COVERED if attempt and own["least"] else own["mechanism"] or None
+    occasion = session.begin(client, "sum", own["number"], attempt, parties, mechanism)
     if own["wide"]:
         ring = fixed.encode_wide(own["values"])
     else:
@@ -144,18 +153,23 @@ class Together(SubProtocol):
 
         `replies` hold the first shares, masked among `parties`; the step `go_on` opens a sum and answers with the next share.
         """
-        parties, replies = sorted(parties), _alike(server, ids, replies)
+        replies, parties = _alike(server, ids, replies), sorted(parties)
         while any("share" in reply for reply in replies.values()):
-            attempt = 0
-            while set(replies) != set(parties):
-                attempt, parties = attempt + 1, sorted(replies)
-                session.require_two(parties)
-                told: dict[str, Any] = dict(number=number, attempt=attempt, parties=session.numbered(parties))
-                replies = _alike(server, ids, session.named(server.ask(self.again, to=_to(ids, parties), **told), "a sum"))
-            told = dict(number=number, attempt=attempt, parties=session.numbered(parties))
-            replies = session.named(server.ask(go_on, to=_to(ids, parties), **told, **added(replies, number, attempt)), "a sum")
+            told = self.once(server, ids, replies, parties, number)
+            parties = list(told["parties"])
+            replies = session.named(server.ask(go_on, to=_to(ids, parties), **told), "a sum")
             replies, number = _alike(server, ids, replies), number + 1
         return dict(replies), number
+
+    def once(self, server: Server, ids: Mapping[str, Id], replies: Mapping[str, dict], parties: Iterable[str],
+             number: int) -> dict[str, Any]:  # fmt: skip
+        """One sum, as the parties are told it: without those that were lost, under fresh masks, if any were."""
+        attempt, parties, replies = 0, sorted(parties), _alike(server, ids, replies)
+        while set(replies) != set(parties):
+            attempt, parties = attempt + 1, session.require_two(sorted(replies))
+            told: dict[str, Any] = dict(number=number, attempt=attempt, parties=session.numbered(parties))
+            replies = _alike(server, ids, session.named(server.ask(self.again, to=_to(ids, parties), **told), "a sum"))
+        return dict(number=number, attempt=attempt, parties=session.numbered(parties), **added(replies, number, attempt))
 
 
 def added(replies: Mapping[str, dict], number: int, attempt: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from grapevine.crypto import session, together
 from grapevine.crypto.hamming import SHARE, protocol
 from grapevine.data.columns import agree
 from grapevine.learn.moments import numbers
-from grapevine.methods import landmarks, song
+from grapevine.methods import landmarks, noisy, song
 from grapevine.methods.chorus import Chorus
 from grapevine.methods.gaussian import MOMENTS
 from grapevine.methods.label import BINS, Label
@@ -64,10 +64,14 @@ def _learns_chorus(method: Chorus, parties: int) -> list[str]:
     out = ["The server learns how many nodes each party has in the graph, which of them are labelled, how many classes there "
            "are, and the Hamming distances between all nodes: how alike any two are, whoever holds them. It learns no sum.",
            "A party learns the names of all classes and of all values of text columns, and how many nodes the others have.",
+           "All parties learn, over all of them, with noise: mean and covariance of all rows, class sums, and how many hidden "
+           "labels were found." if method.dp else
            "All parties learn, over all of them: mean and variance of every feature, label counts, class sums and the covariance "
            "of all rows, and how well hidden labels were found; no class sum of fewer than 15 rows."]  # fmt: skip
     if parties == 2:
         out.append("Of two parties each learns the other's part of all that: the sum less its own. Ask for three or more.")
+    if method.dp:
+        out.append(noisy.promise(method.dp, method.delta, parties // method.groups))
     if method.epsilon:
         out.append(f"Labels leave a party by randomised response: each is differentially private with ε = {method.epsilon:g}, "
                    "δ = 0, whoever colludes; which rows are labelled, and the rows, are outside it.")  # fmt: skip
@@ -85,6 +89,8 @@ def _learns_xclp(method: Label, parties: int) -> list[str]:
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
     if method.xclp.preset == "code":
         out.append("Everybody learns how many labels each class has, over all parties.")
+    if method.dp:
+        out.append(noisy.promise(method.dp, method.delta, parties // method.groups, "label counts and hits on hidden labels"))
     if method.expected:
         out.append("Everybody learns how many hidden labels were found again, over all parties.")
     return out
@@ -188,7 +194,7 @@ def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: 
     return [
         ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
         ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
-        ("meet", "moments", pooled, str(method.reveals("meet", "moments"))),
+        ("pool", "share", pooled, str(method.reveals("pool", "share"))),
         ("receive", "hits", (3 + 2 * BINS) * 8 * len(method.xclp.grid) if method.expected else 0,
          str(method.reveals("receive", "hits"))),
     ]  # fmt: skip

@@ -30,6 +30,8 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     table = [dict({"from": i / len(rows), "to": (i + 1) / len(rows)}, n=int(round(rows[i])), right=float(hits[i]))
              for i in range(len(rows))]  # fmt: skip
     low, high = wilson(float(total["right"]), n)
+    noise = 1.96 * float(np.sqrt(sum(e.get("noise", 0.0) ** 2 for e in known))) / n
+    low, high = max(low - noise, 0.0), min(high + noise, 1.0)
     out = dict(
         accuracy=float(total["right"] / n), low=low, high=high, alone=float(total["alone"] / n), n=int(n), calibration=table
     )

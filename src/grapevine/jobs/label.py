@@ -16,7 +16,7 @@ import numpy as np
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.core.words import percent
-from grapevine.crypto import spread, sums
+from grapevine.crypto import accountant, spread, sums
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
@@ -29,6 +29,7 @@ from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
 from grapevine.jobs.reading import Party, read
 from grapevine.jobs.settings import LabelSettings
+from grapevine.methods import noisy
 from grapevine.methods.chorus import DEFAULT, Chorus
 from grapevine.methods.label import Label
 from grapevine.methods.xclp import CrossClientPropagation
@@ -63,16 +64,33 @@ def make_method(s: LabelSettings) -> Label | Chorus:
                                   s.seed is not None, spread.protocol(way))  # fmt: skip
     if chorus and s.preset != LabelSettings().preset:
         raise Mistake(f"preset is {s.preset}, which is for the method xclp: leave it out, or use xclp.")
+    _check_noise(s)
     if chorus:
         nodes = 0 if s.landmarks in (None, "auto") else -1 if s.landmarks == "all" else int(s.landmarks or 0)
         return Chorus(xclp, scale=s.scale, impute=s.impute, landmarks=nodes, smooth=s.smooth, epsilon=s.dp_labels or 0.0,
-                      groups=s.groups)  # fmt: skip
+                      dp=s.dp or 0.0, delta=s.delta, groups=s.groups)  # fmt: skip
     if s.landmarks not in (None, "all") or s.smooth or s.dp_labels:
         said = "landmarks" if s.landmarks not in (None, "all") else "smooth" if s.smooth else "dp-labels"
         raise Mistake(f"{said} is for the method chorus, but the method is xclp: leave it out, or use chorus.")
     if s.scale == "one":
         raise Mistake("scale is one, which is for the method chorus: use standard or none, or the method chorus.")
-    return Label(xclp, "standard" if s.scale == "auto" else s.scale, s.impute, s.groups)
+    scale = "none" if s.dp else "standard" if s.scale == "auto" else s.scale
+    return Label(xclp, scale, s.impute, dp=s.dp or 0.0, delta=s.delta, groups=s.groups)
+
+
+def _check_noise(s: LabelSettings) -> None:
+    """What does not go with --dp, and why."""
+    if s.dp is None:
+        if s.delta != LabelSettings().delta:
+            raise Mistake("delta belongs to sums with noise: say --dp EPS too, or leave it out.")
+        return
+    accountant.check_budget(s.dp, s.delta)
+    if s.baselines or s.smooth:
+        raise Mistake(f"--{'baselines' if s.baselines else 'smooth'} does not go with --dp, whose noise would not cover it: "
+                      "leave one of them out.")  # fmt: skip
+    if s.scale not in ("auto", "none") or s.impute:
+        raise Mistake(f"{'impute' if s.impute else f'scale is {s.scale}'}, which needs exact means of all parties: with --dp rows "
+                      "are compared by their direction, so leave it out.")  # fmt: skip
 
 
 def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
@@ -83,6 +101,9 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     if method.groups > len(parties) // 2:
         most = len(parties) // 2
         raise Mistake(f"groups is {method.groups}, but {len(parties)} parties can form 1 to {most}: a group has at least two.")
+    if method.dp:
+        of = len(parties) // method.groups
+        noisy.plan(method.dp, method.delta, of) if isinstance(method, Chorus) else method.noise(of)
     check_names([party.name for party in parties])
     for party in parties:
         if not len(party.x):

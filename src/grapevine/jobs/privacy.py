@@ -136,7 +136,8 @@ def how(mechanism: Mapping[str, Any] | None) -> str:
         return f"{sums} with noise of {mechanism['multiplier']:.3g} times what a row can add{sampled}"
     if kind == "response":
         return f"labels randomised with ε = {mechanism['epsilon']:g}"
-    known = {"empty": "no numbers in it", "sealed": "sealed: nobody learns a sum", "covered": "summed with the noise it has"}
+    known = {"empty": "no numbers in it", "sealed": "sealed: nobody learns a sum", "covered": "summed with the noise it has",
+             "counts": "numbers of rows and labels, exactly: no ε hides them"}  # fmt: skip
     return known.get(str(kind), f"mechanism {kind}")
 
 

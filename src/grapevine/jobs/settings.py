@@ -132,6 +132,9 @@ class LabelSettings(Settings):
                                above=0, below=1, metavar="SHARE", kind=float)  # fmt: skip
     dp_labels: float | None = param(None, "ε", "Randomise labels before they leave a party, with this ε of differential privacy.",
                                     above=0, metavar="EPSILON", kind=float)  # fmt: skip
+    dp: float | None = param(None, "ε", "Noise in the sums that are opened, with this ε of differential privacy.", above=0,
+                             metavar="EPSILON", kind=float)  # fmt: skip
+    delta: float = same(RunSettings, "delta")
     groups: int = param(1, "", "Label in N separate groups of parties, which is cheaper but less accurate.", least=1, metavar="N")
     preset: str = param("code", "", "xclp: follow the authors' code or the paper.", choices=("code", "paper"))
     baselines: bool = own(False, "For comparison, also label with Gaussian heads and with the nearest labelled row.")

@@ -44,6 +44,12 @@ class Told:
         same function of ones."""
         return (told - self.q * all) / (self.p - self.q)
 
+    def posterior(self, P: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Of labels that were told as y, what they are: by Bayes' rule from class probabilities P of their rows."""
+        told = np.full_like(P, self.q)
+        told[np.arange(len(y)), y] = self.p
+        return P * told / np.maximum((P * told).sum(-1, keepdims=True), LEAST)
+
 
 def folds(y: np.ndarray, draw: np.random.Generator) -> np.ndarray:
     """Which of the five folds leaves each label out: a fifth of every class, beginning at any fold."""

@@ -42,7 +42,7 @@ from grapevine.crypto.together import Together
 from grapevine.data import columns as table
 from grapevine.graph import layout
 from grapevine.learn.voices import FOLDS, Told, folds
-from grapevine.methods import one_shot, song, tune
+from grapevine.methods import noisy, one_shot, song, tune
 from grapevine.methods.landmarks import Nodes, centres
 from grapevine.methods.landmarks import count as count_nodes
 from grapevine.methods.landmarks import nodes as make_nodes
@@ -76,6 +76,8 @@ class Chorus(Method):
     landmarks: int = param(0, "", "nodes of a party in the graph; 0: its share of 5,000; −1: all its rows", least=-1)
     smooth: bool = param(False, "", "one more voice: a row's neighbours in the graph")
     epsilon: float = param(0.0, "ε", "labels told by randomised response with this ε; 0: as they are", least=0)
+    dp: float = param(0.0, "ε", "sums with noise, few of them, with this ε; 0: exact sums", least=0)
+    delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
     groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
 
     def steps(self, prefix: str = "") -> dict[str, MethodType]:
@@ -156,7 +158,13 @@ class Chorus(Method):
         if isinstance(asked, song.Soft):
             client.memory["next"] = number
             return dict(soft=self._seal(client, asked.Q))
+        if isinstance(asked, noisy.Noisy):
+            told = dict(mechanism=session.COUNTS) if asked.what == "rows" else dict(added=self._noise(client)[asked.what])
+            return together.share(client, number, 0, parties, asked.values, **told)
         return together.share(client, number, 0, parties, asked, wide=isinstance(asked, tune.Wide))
+
+    def _noise(self, client: Client) -> dict[str, accountant.Noise]:
+        return noisy.plan(self.dp, self.delta, len(client.memory["agreement"]["keys"]))
 
     def _program(self, client: Client, program: str) -> tune.Program:
         told = client.memory["told"]
@@ -164,7 +172,9 @@ class Chorus(Method):
             C = len(client.memory["classes"])
             own = tune.Table(features(client), client.data.columns, _listed(client.memory["values"]),
                              tuple(client.memory["gaps"].values()))  # fmt: skip
-            return tune.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
+            return noisy.tune(own, told["y"]) if self.dp else tune.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
+        if self.dp:
+            return noisy.sing(self._singer(client), self._noise(client), len(client.memory["agreement"]["keys"]))
         return song.sing(self._singer(client))
 
     def width(self, classes: int) -> int:
@@ -294,6 +304,8 @@ class Chorus(Method):
             )
         if self.groups > len(server.clients) // 2:
             raise Mistake(f"groups is {self.groups}, but {len(server.clients)} parties can form 1 to {len(server.clients) // 2}.")
+        if self.dp:
+            noisy.plan(self.dp, self.delta, len(server.clients) // self.groups)
         if self.xclp.spread.name == "paper":
             raise Mistake("spread is paper, which belongs to XCLP: use it with the method xclp, or leave it out.")
 

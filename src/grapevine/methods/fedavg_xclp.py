@@ -45,11 +45,12 @@ import torch
 from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, counted, param, party_name, step
 from grapevine.core.reply import Array, Form, form_of
-from grapevine.crypto import session
+from grapevine.crypto import session, together
 from grapevine.crypto.hamming import Group, Psm, SecureHamming, protocol
 from grapevine.crypto.session import TooFew
 from grapevine.crypto.spread import Columns, Sealed
 from grapevine.crypto.spread import protocol as spread_protocol
+from grapevine.crypto.together import Together
 from grapevine.data.augment import Views
 from grapevine.learn import average, bases, initial, passes, streams, train
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
@@ -62,7 +63,7 @@ INITS = ("supervised", "contrastive", "pretrained", "random")
 KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
 GUESTS = ("labels", "all")
 MOST_CLIENTS, MOST_ROWS_TIMES = 4, 2  # of a graph, times those that train
-COUNTS = "alone nothing: masked, and empty unless labels are balanced; all parties' together give how many labels each class has"
+COUNTS = "to the server nothing: padded; the clients open how many labels each class has, where labels are balanced"
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class XCLP(Method):
     batch: int = param(50, "|B_L|", "most labelled rows in a batch; as many pseudo-labelled ones join them", least=1)
     weight_decay: float = param(2e-4, "", "L2 penalty", least=0)
     augment: bool = param(True, "", "weak views (translation, flip) in training")
+    sums: Together = Together()
 
     @cached_property
     def xclp(self) -> CrossClientPropagation:
@@ -148,19 +150,21 @@ class XCLP(Method):
         labels, others = len(client.data.labelled), len(client.data.unlabelled)
         return dict(offer=session.offer(client, session_id), rows=labels + others, labels=labels)
 
-    @step(reveals=dict(letters=session.LETTERS, counts=COUNTS))
+    @step(reveals=dict(letters=session.LETTERS))
     def meet(self, client: Client, offers: dict) -> dict:
-        """The seed, sealed; for balanced labels the label counts, masked: they are summed this once, over all clients. Summed
-        over each round's clients, they would give away every client's by subtraction."""
-        letters = session.meet(client, offers)
+        return dict(letters=session.meet(client, offers))
+
+    @step(reveals=dict(together.REVEALS, share=COUNTS), like=together.FORM)
+    def learn_seed(self, client: Client, letters: dict, parties: dict) -> dict:
+        """The seed; for balanced labels this client's part of the label counts, which the clients open themselves. They are
+        summed this once, over all clients: summed over each round's, they would give away every client's by subtraction."""
+        session.learn_seed(client, letters)
         counts = torch.bincount(client.data.labelled.y, minlength=len(client.data.classes)).numpy()
-        masked = session.masked(client, "label counts", 0, 0, offers, counts if self.balanced else counts[:0])
-        return dict(letters=letters, counts=masked)
+        return together.share(client, 0, 0, parties, counts) if self.balanced else {}
 
     @step
-    def learn_seed(self, client: Client, letters: dict, counts: np.ndarray) -> dict:
-        session.learn_seed(client, letters)
-        client.memory["label_counts"] = counts
+    def count(self, client: Client, total: np.ndarray, tag: bytes, number: int, attempt: int, parties: dict) -> dict:
+        client.memory["label_counts"] = np.rint(together.opened(client, number, attempt, parties, total, tag))
         return {}
 
     @step(
@@ -251,15 +255,13 @@ class XCLP(Method):
         """Line 1, and the clients' keys and seed: the server relays them and learns neither."""
         said = server.ask(self.keys, session_id=f"seed {server.seed}")
         offers = {name: reply["offer"] for name, reply in session.named(said, "propagation").items()}
-        C = len(server.classes) if self.balanced else 0
-        form = dict(counts=Array("uint64", (C,)))
-        met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(form, letters=session.letters_form(offers, id)))
-        letters = session.relayed(session.named(met, "propagation"), {party_name(id): id for id in met})
-        counts = np.ones(C)  # if a client was lost on the way, the sum cannot be opened: all classes count alike
-        if set(met) == set(said):
-            shares = {party_name(id): reply["counts"] for id, reply in met.items()}
-            counts = session.opened("label counts", 0, 0, offers, shares).astype(np.float64)
-        ready = server.ask(self.learn_seed, each=letters, counts=counts)
+        met = server.ask(self.meet, to=said, offers=offers, form=lambda id: dict(letters=session.letters_form(offers, id)))
+        ids = {party_name(id): id for id in met}
+        letters = session.relayed(session.named(met, "propagation"), ids)
+        ready = server.ask(self.learn_seed, each=letters, parties=session.numbered(sorted(ids)))
+        if self.balanced:
+            told = self.sums.once(server, ids, session.named(ready, "propagation"), ids, 0)
+            ready = server.ask(self.count, to=[ids[name] for name in told["parties"]], **told)
         labels = {id: said[id]["labels"] for id in ready}
         bases.check_labelled(self, labels)
         first = dict(bases.first_state(server, self.base), weights=self.first_weights(server), projector={})

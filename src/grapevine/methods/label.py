@@ -2,14 +2,17 @@
 
     exchange                     Algorithm 1                          what leaves a client
     1  keys                      line 1                               a signed public key; number of rows; names of its classes
-    2  meet                      line 1                               sealed seed; masked feature moments
-    +1 moments                                                        the same under fresh masks, only after a party was lost
-    3  share                     lines 2–5                            its part of SecureHamming; its own block of H; which rows
+    2  meet                      line 1                               sealed seed
+    3  pool                                                           its part of the moments, which the parties open themselves
+    +1 sums.again                                                     the same under fresh masks, only after a party was lost
+    4  share                     lines 2–5                            its part of SecureHamming; its own block of H; which rows
                                                                       are labelled; its labels, encrypted
     +2 xclp.hamming.*            line 5                               mlwe, paillier and ot only
-    4  receive                   lines 14–16 (6–14 at the server)     masked hits on its hidden labels; nothing else
+    5  receive                   lines 14–16 (6–14 at the server)     masked hits on its hidden labels; nothing else
 
 The estimate: a fifth of the known labels is hidden in a second solve of the same graph, and hits are summed securely.
+
+With `dp` features are as they are (no moments), and noise is in what is left: label counts, and hits without their table of bins.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ import numpy as np
 from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Array
-from grapevine.crypto import session
+from grapevine.crypto import accountant, noise, session, together
+from grapevine.crypto.agreement import AgreementError
 from grapevine.crypto.secure import Group
+from grapevine.crypto.together import Together
 from grapevine.graph import layout
 from grapevine.methods import one_shot
 from grapevine.methods.one_shot import features, labels, scaling
@@ -41,7 +46,7 @@ def _moments(method: Label) -> str:
     """What the pooled moments tell, by what is summed."""
     sums = ["pooled counts, means and variances of the features"] if method.needs_moments else []
     sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
-    return f"alone nothing: masked; all parties' together give the {' and the '.join(sums)}" if sums else "nothing: empty"
+    return f"to the server nothing: padded; the parties open the {' and the '.join(sums)}" if sums else "nothing: empty"
 
 
 def _prelude(method: Label) -> str:
@@ -60,6 +65,9 @@ class Label(Method):
     scale: str = param("standard", "", "standard: features standardised by securely summed moments; none: left as they are",
                        choices=("standard", "none"))  # fmt: skip
     impute: bool = param(False, "", "missing features become the secure mean")
+    sums: Together = field(default_factory=Together)
+    dp: float = param(0.0, "ε", "sums with noise, with this ε; 0: exact sums", least=0)
+    delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
     groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
     expected: bool = param(True, "", "estimate the accuracy from hidden labels")
 
@@ -78,17 +86,17 @@ class Label(Method):
         return dict(one_shot.hello(client, session_id), prelude=self.xclp.hamming.prelude(client),
                     rows=len(data.labelled) + len(data.unlabelled), labels=len(data.labelled))  # fmt: skip
 
-    @step(reveals=dict(letters=session.LETTERS, prelude=_prelude, moments=_moments))
+    @step(reveals=dict(letters=session.LETTERS, prelude=_prelude))
     def meet(self, client: Client, offers: dict, preludes: dict, classes: dict) -> dict:
-        """Exchange 2 (line 1): check the keys, seal the seed, and mask this party's moments."""
+        """Exchange 2 (line 1): check the keys, and seal the seed."""
         letters = session.meet(client, offers)
         client.memory["classes"] = classes
-        reply = dict(letters=letters, prelude=self.xclp.hamming.answer_prelude(client, preludes))
-        return dict(reply, **self.moments(client, 0, {name: 0 for name in offers}))
+        return dict(letters=letters, prelude=self.xclp.hamming.answer_prelude(client, preludes))
 
-    @step(reveals=dict(moments=_moments))
-    def moments(self, client: Client, attempt: int, parties: dict) -> dict:
-        """Masked counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
+    @step(reveals=dict(together.REVEALS, share=_moments), like=together.FORM)
+    def pool(self, client: Client, letters: dict, parties: dict) -> dict:
+        """Exchange 3: counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
+        session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
         values = np.empty(0)
         if self.needs_moments:
             V = features(client)
@@ -98,13 +106,25 @@ class Label(Method):
         if self.xclp.preset == "code":
             y = labels(client)
             values = np.concatenate([values, np.bincount(y[y >= 0], minlength=len(client.memory["classes"]))])
-        return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
+        if not len(values):
+            return {}
+        return together.share(client, 0, 0, parties, values, wide=not self.dp, added=self._noise(client).get("counts"))
+
+    def _noise(self, client: Client) -> dict[str, accountant.Noise]:
+        return self.noise(len(client.memory["agreement"]["keys"])) if self.dp else {}
+
+    def noise(self, parties: int) -> dict[str, accountant.Noise]:
+        """What is added to sums among so many parties: of label counts and hits, the two that are opened with `dp`."""
+        sums = dict(counts=accountant.Sum(1.0), hits=accountant.Sum(1.0, np.sqrt(2 * len(self.xclp.grid))))
+        needed = dict(counts=self.xclp.preset == "code", hits=self.expected)
+        return accountant.plan(self.dp, self.delta, parties, {name: s for name, s in sums.items() if needed[name]})
 
     @step(reveals=REVEALS)
-    def share(self, client: Client, letters: dict, moments: np.ndarray, preludes: dict, counts: dict, roster: dict) -> dict:
-        """Exchange 3 (lines 2–5). Labels are spread twice if the accuracy is to be estimated: all, and those not hidden."""
-        session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
-        client.memory["moments"] = moments
+    def share(self, client: Client, pooled: dict, preludes: dict, counts: dict, roster: dict) -> dict:
+        """Exchange 4 (lines 2–5). Labels are spread twice if the accuracy is to be estimated: all, and those not hidden."""
+        if "moments" in client.memory or "seed" not in client.memory:  # other moments would give other bits under the same masks
+            raise AgreementError(f"{client.name!r} shares its rows once, after it has pooled: start a new job")
+        client.memory["moments"] = together.opened(client, **pooled) if "pending" in client.memory else np.empty(0)
         group = Group({}, counts, self.xclp.bits, 0, tuple(roster))
         y = labels(client)
         known = y[y >= 0]
@@ -117,7 +137,7 @@ class Label(Method):
 
     @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were found again"))
     def receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> dict:
-        """Exchange 4 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
+        """Exchange 5 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
         Z = self.xclp.receive(client, rows, parties, round, attempt, self._label_counts(client))
         C, K = len(client.memory["classes"]), len(self.xclp.grid)
         per = Z.reshape(len(Z), K, 1 + self.expected, C)  # row, candidate, all labels or visible ones, class
@@ -126,12 +146,23 @@ class Label(Method):
             self.conclude(client, 0, len(parties))
         reply = {}
         if self.expected:
-            values = np.concatenate([self.hits(client, per[:, i, 1], len(parties), i) for i in range(K)])
-            reply = dict(hits=session.masked(client, "hits", round, attempt, parties, values))
+            values = np.stack([self.hits(client, per[:, i, 1], len(parties), i) for i in range(K)])
+            reply = dict(hits=self._masked_hits(client, values, round, attempt, parties))
         session.forget(client)
         for name in ("labels", "spread", "bits"):
             client.memory.pop(name, None)
         return reply
+
+    def _masked_hits(self, client: Client, values: np.ndarray, round: int, attempt: int, parties: dict) -> np.ndarray:
+        """As they are; or with noise, and then the first three of each candidate: how many there are, found, found alone."""
+        mechanism, values = None, values.astype(np.int64)
+        if self.dp:
+            added = self._noise(client)["hits"]
+            if len(parties) < added.least:
+                raise Mistake(f"{len(parties)} parties are left, whose noise is too little: {added.least} are needed.")
+            mechanism, values = accountant.to_table(added.event), values[:, :3]
+            values[:, 1:] += noise.discrete_gaussian(added.sigma, values[:, 1:].shape)
+        return session.masked(client, "hits", round, attempt, parties, values.ravel(), mechanism=mechanism)
 
     @step
     def choose(self, client: Client, candidate: int, parties: int) -> dict:
@@ -188,7 +219,7 @@ class Label(Method):
     @property
     def needs_moments(self) -> bool:
         """What is not needed is not summed: nobody then learns the pooled moments."""
-        return self.scale == "standard" or self.impute
+        return (self.scale == "standard" or self.impute) and not self.dp
 
     def prepared(self, client: Client) -> np.ndarray:
         """The rows as XCLP sees them: imputed and standardised by the pooled moments."""
@@ -207,6 +238,8 @@ class Label(Method):
     # ------------------------------------------------------------ server
 
     def check(self, server: Server) -> None:
+        if self.dp:
+            self.noise(len(server.clients) // self.groups)
         if len(self.xclp.grid) > 1 and not self.expected:
             raise Mistake("neighbours or alpha is auto, which needs the expected accuracy: leave expected on, or set both.")
         if len(server.clients) < 2:
@@ -236,24 +269,27 @@ class Label(Method):
         told = one_shot.agreed(said)
         if not any(reply["labels"] for reply in said.values()):
             raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
-        d, C = next(iter(said.values()))["features"], len(told["classes"])
-        pooled = dict(moments=Array("uint64", (3 * d * self.needs_moments + C * (self.xclp.preset == "code"), 4)))
         preludes = {name: reply["prelude"] for name, reply in said.items()}
         met = named(server.ask(self.meet, to=[ids[name] for name in said], preludes=preludes, **told,
-                               form=lambda id: dict(pooled, prelude=dict, letters=session.letters_form(said, id))))  # fmt: skip
-        moments = session.pooled(server, self.moments, ids, said, met, "propagation", lambda id: pooled)
-        counts = {name: said[name]["rows"] for name in sorted(met)}
+                               form=lambda id: dict(prelude=dict, letters=session.letters_form(said, id))))  # fmt: skip
+        d, C = next(iter(said.values()))["features"], len(told["classes"])
+        summed = 3 * d * self.needs_moments + C * (self.xclp.preset == "code")
+        form = dict(share=Array("uint64", (summed,) if self.dp else (summed, 4)), tag=bytes) if summed else {}
+        asked = server.ask(self.pool, each=session.relayed(met, ids), parties=session.numbered(met), form=lambda id: form)
+        shares = named(asked)
+        pooled = self.sums.once(server, ids, shares, met, 0) if summed else dict(parties=shares)
+        counts = {name: said[name]["rows"] for name in sorted(pooled["parties"])}
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
-        preludes = {name: reply["prelude"] for name, reply in met.items()}
-        found = self.xclp.run(server, group, self.share, session.relayed(met, ids), self.width(C), moments=moments,
-                              preludes=preludes)  # fmt: skip
+        preludes = {name: met[name]["prelude"] for name in counts}
+        found = self.xclp.run(server, group, self.share, {ids[name]: {} for name in counts}, self.width(C),
+                              pooled=pooled if summed else {}, preludes=preludes)  # fmt: skip
         about = self._conclude(server, ids, found, list(told["classes"].values()))
         return dict(about, layout=layout.smooth(found.graphs[about["neighbours"]]), rows={n: counts[n] for n in found.names})
 
     def _conclude(self, server: Server, ids: Mapping[str, Id], found: Propagated, classes: list[str]) -> dict:
         """Exchange 4; the estimate from the summed hits, and with several candidates the choice between them."""
         masked, K = found.spread, len(self.xclp.grid)
-        hits = dict(hits=Array("uint64", (K * (3 + 2 * BINS),))) if self.expected else {}
+        hits = dict(hits=Array("uint64", (K * (3 + 2 * BINS * (not self.dp)),))) if self.expected else {}
         each = {ids[name]: dict(rows=masked.rows[name]) for name in masked.parties}
         replies = server.ask(self.receive, each=each, form=lambda id: hits, **masked.told)
         done = {party_name(id): reply for id, reply in replies.items()}  # even one: a loss here touches nobody else's labels
@@ -263,7 +299,8 @@ class Label(Method):
         if self.expected and set(done) == set(masked.parties):
             shares = {name: reply["hits"] for name, reply in done.items()}
             counts = session.opened("hits", masked.round, masked.attempt, masked.parties, shares).astype(np.int64)
-            estimates = [estimate(row) for row in counts.reshape(K, -1)]
+            added = dict(noise=float(self.noise(len(ids))["hits"].sigma * np.sqrt(len(done)))) if self.dp else {}
+            estimates = [dict(estimate(row), **added) for row in counts.reshape(K, -1)]
             best = max(range(len(estimates)), key=lambda i: estimates[i]["right"])
         if K > 1:
             if not estimates:
@@ -281,6 +318,6 @@ def named(replies: Mapping[Id, dict]) -> dict[str, dict]:
 
 def estimate(counts: np.ndarray) -> dict:
     """The summed hits as shares: see `Label.hits` for their order."""
-    n, right, alone = (int(x) for x in counts[:3])
+    n, right, alone = (int(x) for x in np.clip(counts[:3], 0, counts[0]))
     rows, hits = counts[3 : 3 + BINS], counts[3 + BINS :]
     return dict(n=n, right=right, alone=alone, rows=rows, hits=hits)

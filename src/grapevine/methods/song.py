@@ -115,10 +115,11 @@ def sing(own: Singer) -> Program:
     """Voices, weights and the mixture; then twice more with what the mixture says."""
     C = own.Z.shape[-1]
     mean_square = symmetric((yield triangle(own.X.T @ own.X)), own.X.shape[1]) / own.tuned.rows
-    alone = own.keep("own voice", lambda: _own_voice(own)) if len(np.unique(own.y)) > 1 else None
+    alone, Y = own_voice(own), np.eye(C)[own.y]
     by_own = np.broadcast_to(np.float32(-np.log(C)), (FOLDS, len(own.X), C)) if alone is None else alone
     (graph, lda, shares), pooled, by_own = yield from alongside(
-        _first_voices(own, mean_square), _pooled_voice(own, mean_square), _at_best(own, by_own)
+        _first_voices(own, mean_square), _pooled_voice(own, mean_square, own.told.unbiased(Y, np.ones_like(Y))),
+        _at_best(own, by_own),
     )
     voices: dict[str, np.ndarray] = dict(graph=graph, lda=lda.voice, own=by_own)
     heads: dict[str, list[Head]] = dict(lda=lda.heads)
@@ -138,6 +139,9 @@ def sing(own: Singer) -> Program:
             _lda_voice(own, Q, mean_square, f"refit {refit}", lda.shrink), _home_voice(own, softmax(mixture, -1))
         )
         voices["lda"], heads["lda"] = lda.voice, lda.heads
+        if own.told.q and "pooled" in voices:
+            refined = own.told.posterior(softmax(own.hidden(mixture), -1), own.y)
+            voices["pooled"], heads["pooled"] = yield from _pooled_voice(own, mean_square, refined)
         if own.smooth:
             voices["smooth"] = yield from _smooth_voice(own, Q)
     P, hidden = softmax(mixture[0].astype(np.float64), -1), softmax(own.hidden(mixture).astype(np.float64), -1)
@@ -291,19 +295,19 @@ def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.nda
     return mean_square - np.outer(centre, centre)
 
 
-def _pooled_voice(own: Singer, mean_square: np.ndarray) -> Program:
-    """A head on all parties' labels: logistic regression between two classes, else ridge regression.
+def _pooled_voice(own: Singer, mean_square: np.ndarray, Y: np.ndarray) -> Program:
+    """A head on all parties' labels Y: logistic regression between two classes, else ridge regression. Labels that are
+    randomised responses are refined by what the mixture says of their rows, and the head is made again.
 
     Sums of few labelled rows would give the rows away. So there is no such voice where a class has fewer than CELL labels, or
     where more numbers would be opened than `OPENED` of what the labelled rows consist of.
     """
     counts = own.tuned.counts.sum(0)
     d, C = own.X.shape[1] + 1, len(counts)
-    room, matrix = OPENED * counts.sum() * (d - 1), d * (d + 1) // 2
+    times = 1 + REFITS if own.told.q else 1  # that the head is made
+    room, matrix = OPENED * counts.sum() * (d - 1) / times, d * (d + 1) // 2
     steps = min(STEPS, int((room - matrix) // d))
     X = np.concatenate([own.X[: len(own.y)], np.ones((len(own.y), 1))], 1)
-    Y = np.eye(C)[own.y]
-    Y = own.told.unbiased(Y, np.ones_like(Y))
     if C < 2 or counts.min() < CELL:
         return None
     if C == 2 and steps >= STEPS // 2:
@@ -361,8 +365,12 @@ def _logistic(own: Singer, X: np.ndarray, y: np.ndarray, mean_square: np.ndarray
     return Head(W, b), np.stack([np.zeros_like(score), score], 1)
 
 
-def _own_voice(own: Singer) -> np.ndarray:
+def own_voice(own: Singer) -> np.ndarray | None:
     """The party's own regression, where it has labels of two classes. Nothing is sent."""
+    return own.keep("own voice", lambda: _own_voice(own)) if len(np.unique(own.y)) > 1 else None
+
+
+def _own_voice(own: Singer) -> np.ndarray:
     C, m = own.Z.shape[-1], len(own.y)
     out = np.full((FOLDS, len(own.X), C), -np.log(C), np.float32)
     for f in range(FOLDS):

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from grapevine.crypto import noise
 from grapevine.data.columns import Column, counts, encode, pool_rare
 from grapevine.learn.voices import FOLDS, LEAST, Told, tempered
 
 CELL = 10  # rows: a sum of fewer is not opened
+GRID = 16  # bits after the point of rows whose sums get noise: products have twice as many, and float64 adds them exactly
 CLIP = dict(standard=6.0, one=30.0)
 
 Program = Generator[Any, Any, Any]
@@ -26,13 +28,16 @@ Program = Generator[Any, Any, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """How features become rows: centred, missing ones at the mean, divided, cut off."""
+    """How features become rows: centred, missing ones at the mean, divided, cut off. With `clip` 0 a row is divided by its own
+    length, then centred, and cut off at length 1: what needs noise for what one row can add (`methods.noisy`)."""
 
     mean: np.ndarray
     std: np.ndarray
     clip: float
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
+        if not self.clip:
+            return noise.clipped(directions(np.where(np.isfinite(X), X, 0.0)) - self.mean, 1.0, GRID) * 2.0**-GRID
         centred = np.where(np.isfinite(X), X - self.mean, 0.0)
         return np.clip(centred / self.std, -self.clip, self.clip)
 
@@ -115,14 +120,14 @@ def _agreed_values(table: Table) -> Program:
 
 def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Program:
     """The scale on which labels are found again by the nearest class mean, each left out of its own. A tie is for `one`."""
-    rows = {name: _directions(scale(X)) for name, scale in scales.items()}
+    rows = {name: directions(scale(X)) for name, scale in scales.items()}
     Y = np.eye(C)[y]
     sums = yield np.concatenate([(Y.T @ V).ravel() for V in rows.values()] + [Y.sum(0)])
     n = sums[-C:]
     losses = {}
     for (name, V), M in zip(rows.items(), sums[:-C].reshape(len(rows), C, -1)):
-        cosines = V @ _directions(M / np.maximum(n, 1.0)[:, None]).T
-        without = _directions((M[y] - V) / np.maximum(n[y] - 1, 1.0)[:, None])
+        cosines = V @ directions(M / np.maximum(n, 1.0)[:, None]).T
+        without = directions((M[y] - V) / np.maximum(n[y] - 1, 1.0)[:, None])
         cosines[np.arange(len(y)), y] = (V * without).sum(1)
         losses[name] = tempered(cosines[None], y, np.zeros(len(y), int), told, 2.0 ** np.arange(6))
     found = yield np.concatenate(list(losses.values()))
@@ -130,7 +135,7 @@ def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: d
     return "standard" if standard < one - 1e-6 else "one"
 
 
-def _directions(V: np.ndarray) -> np.ndarray:
+def directions(V: np.ndarray) -> np.ndarray:
     return V / np.maximum(np.linalg.norm(V, axis=1, keepdims=True), LEAST)
 
 
