@@ -89,8 +89,9 @@ def _check_noise(s: LabelSettings) -> None:
         raise Mistake(f"--{'baselines' if s.baselines else 'smooth'} does not go with --dp, whose noise would not cover it: "
                       "leave one of them out.")  # fmt: skip
     if s.scale not in ("auto", "none") or s.impute:
-        raise Mistake(f"{'impute' if s.impute else f'scale is {s.scale}'}, which needs exact means of all parties: with --dp rows "
-                      "are compared by their direction, so leave it out.")  # fmt: skip
+        said = "impute is on" if s.impute else f"scale is {s.scale}"
+        raise Mistake(f"{said}, which needs exact means of all parties: with --dp, rows are compared "
+                      "by their direction, so leave it out.")  # fmt: skip
 
 
 def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:

@@ -24,9 +24,9 @@ LABELS = (
     "server:500@0-7."
 )
 
-NO_DP_LABELS = (
-    "clean has no --dp-labels: the classifier comes to the party and decides there, so nothing about labels leaves it (except "
-    "three totals with --counts). Leave the setting out."
+NO_DP = (
+    "clean has no --{name}: the classifier comes to the party and decides there, so no label leaves it and no sum is opened "
+    "(with --counts, three totals of each party leave). Leave the setting out."
 )
 
 
@@ -179,13 +179,15 @@ class CleanSettings(Settings):
     dp_labels: float | None = param(
         None, "", "Not available: nothing about labels leaves a party in this job.", kind=float, local=True, metavar="EPS"
     )
+    dp: float | None = param(None, "", "Not available: this job opens no sum.", kind=float, local=True, metavar="EPS")
     seed: int = same(RunSettings, "seed")
     workers: int = same(LabelSettings, "workers")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dp_labels is not None:
-            raise Mistake(NO_DP_LABELS)
+        for name in ("dp_labels", "dp"):
+            if getattr(self, name) is not None:
+                raise Mistake(NO_DP.format(name=name.replace("_", "-")))
 
 
 @dataclass(frozen=True)

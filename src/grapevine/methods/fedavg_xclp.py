@@ -44,7 +44,7 @@ import torch
 
 from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, counted, param, party_name, step
-from grapevine.core.reply import Array, Form, form_of
+from grapevine.core.reply import Form, form_of
 from grapevine.crypto import session, together
 from grapevine.crypto.hamming import Group, Psm, SecureHamming, protocol
 from grapevine.crypto.session import TooFew

@@ -27,7 +27,7 @@ import numpy as np
 
 from grapevine import graph
 from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
-from grapevine.core.reply import Array
+from grapevine.core.reply import Array, Form
 from grapevine.crypto import accountant, noise, session, together
 from grapevine.crypto.agreement import AgreementError
 from grapevine.crypto.secure import Group
@@ -274,7 +274,7 @@ class Label(Method):
                                form=lambda id: dict(prelude=dict, letters=session.letters_form(said, id))))  # fmt: skip
         d, C = next(iter(said.values()))["features"], len(told["classes"])
         summed = 3 * d * self.needs_moments + C * (self.xclp.preset == "code")
-        form = dict(share=Array("uint64", (summed,) if self.dp else (summed, 4)), tag=bytes) if summed else {}
+        form: dict[str, Form] = dict(share=Array("uint64", (summed,) if self.dp else (summed, 4)), tag=bytes) if summed else {}
         asked = server.ask(self.pool, each=session.relayed(met, ids), parties=session.numbered(met), form=lambda id: form)
         shares = named(asked)
         pooled = self.sums.once(server, ids, shares, met, 0) if summed else dict(parties=shares)

@@ -1,6 +1,6 @@
 """Chorus under `--dp`: few sums, each with noise, in the place of many exact ones (`methods.tune`, `methods.song`).
 
-A row is divided by its own length, so it needs no pooled scale, and adds at most 1 to a sum. What is opened, to the parties alone:
+A row is divided by its own length, so it needs no pooled scale, and adds at most 1 to a sum. Opened, to the parties alone:
 
     rows         how many rows and labels there are: exact, since the unit, a row that is there or blank, does not hide it
     mean         Σ x, and then x is centred and cut off at length 1
@@ -32,7 +32,7 @@ from grapevine.crypto.accountant import Noise, Sum
 from grapevine.data.columns import encode
 from grapevine.learn.voices import FOLDS, LEAST, Head, lda_heads, symmetric, triangle
 from grapevine.methods.song import DRAWN, Singer, Song, own_voice
-from grapevine.methods.tune import CELL, Program, Scale, Table, Tuned, directions
+from grapevine.methods.tune import CELL, Program, Scale, Table, Tuned
 
 SUMS = dict(
     mean=Sum(10.0), covariance=Sum(3.0), counts=Sum(4.0), sums=Sum(1.2), hits=Sum(4.0, math.sqrt(2))

@@ -118,7 +118,8 @@ def sing(own: Singer) -> Program:
     alone, Y = own_voice(own), np.eye(C)[own.y]
     by_own = np.broadcast_to(np.float32(-np.log(C)), (FOLDS, len(own.X), C)) if alone is None else alone
     (graph, lda, shares), pooled, by_own = yield from alongside(
-        _first_voices(own, mean_square), _pooled_voice(own, mean_square, own.told.unbiased(Y, np.ones_like(Y))),
+        _first_voices(own, mean_square),
+        _pooled_voice(own, mean_square, own.told.unbiased(Y, np.ones_like(Y))),
         _at_best(own, by_own),
     )
     voices: dict[str, np.ndarray] = dict(graph=graph, lda=lda.voice, own=by_own)
