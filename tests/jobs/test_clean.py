@@ -637,3 +637,5 @@ def test_randomised_labels_are_refused_since_no_label_leaves(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     with pytest.raises(Mistake, match="nothing about labels leaves it"):
         gv.clean([(x, y)], (x, y), dp_labels=3.0)
+    with pytest.raises(Mistake, match="clean has no --dp: .* no sum is opened"):
+        gv.clean([(x, y)], (x, y), dp=3.0)

@@ -92,7 +92,7 @@ def test_to_dict_and_back(job):
 def test_parties_agree_on_what_is_not_their_own_business():
     agreed = LabelSettings(label="kind", abstain=0.5, seed=3, workers=1, bits=512, neighbours="auto").agreed()
     assert agreed == dict(method="chorus", scale="auto", impute=False, secure="mlwe", bits=512, neighbours="auto", smooth=False,
-                          groups=1, preset="code", spread="private")  # fmt: skip
+                          groups=1, preset="code", spread="private", delta=1e-6)  # fmt: skip
     assert LabelSettings.from_dict(agreed).agreed() == agreed
     assert "epochs" not in CleanSettings().agreed() and CleanSettings(epochs=3).agreed()["epochs"] == 3
     trained = TrainSettings(data="digits", clients=4, labels="clients:40", device="cpu", set={"lr": 0.1}).agreed()
