@@ -8,6 +8,7 @@ from grapevine.data import load
 from grapevine.jobs.reading import Party
 
 LABELLED = 0.1
+PARTIES, CENTRES = 5, "150"  # centres of each party in the graph: half the rows, a quarter of the pairs
 
 
 def digits_parties(count: int, seed: int = 0) -> list[Party]:

@@ -53,14 +53,14 @@ def label(parties: tuple[str, ...], dry_run: bool, out: str | None, **settings: 
 @click.option("--out", metavar="DIR", help="Where to keep the results [a temporary folder].")
 @click.option("--parties", type=int, metavar="N", help="Start a host and N parties as separate processes that talk over TLS.")
 def demo(out: str | None, parties: int | None) -> None:
-    """Show ten parties label handwritten digits together, with lattice encryption, in about a minute.
+    """Show five parties label handwritten digits together, with lattice encryption, in a few seconds.
 
     \b
     grapevine demo
     grapevine demo --parties 3
     """
     from grapevine.cli.bars import StepBar
-    from grapevine.cli.demo import digits_parties
+    from grapevine.cli.demo import CENTRES, PARTIES, digits_parties
     from grapevine.cli.terminal import show_labels
     from grapevine.jobs.folder import require_new
 
@@ -71,12 +71,12 @@ def demo(out: str | None, parties: int | None) -> None:
 
         return demo_parties(parties, out)
     folder = Path(out) if out else Path(tempfile.mkdtemp(prefix="grapevine-demo-")) / "labels"
-    read = digits_parties(10)
+    read = digits_parties(PARTIES)
     rows, known = sum(len(p.ids) for p in read), sum(label is not None for p in read for label in p.labels)
     click.echo(
         f"{len(read)} parties hold {rows} handwritten digits; {known} of them are labelled. No party shows its rows to anybody."
     )
     with stopped("nothing was written"), StepBar("label") as bar:
         result = gv.label([(p.x, p.labels) for p in read], names=[p.name for p in read], truth=[p.truth for p in read],
-                          out=folder, progress=bar, command=command_line())  # fmt: skip
+                          landmarks=CENTRES, out=folder, progress=bar, command=command_line())  # fmt: skip
     show_labels(result, folder)
