@@ -2,8 +2,8 @@
 
     python benchmarks/docs_numbers.py [--quick]
 
-Label: wine, breast cancer and iris in three parties with 8 labels each, 4096 bits, and digits dealt as `grapevine demo` deals them (
-ten parties with 15 labels each), 1024 bits; four splits and sets of hyperplanes. `plain` gives the labels that the protocols give.
+Label: wine, breast cancer and iris in three parties with 8 labels each, 4096 bits, and the digits of `grapevine demo` in ten
+parties with 15 labels each, 1024 bits; four splits and sets of hyperplanes. `plain` gives the labels that the protocols give.
 Clean: a server and two parties whose labels are flipped to another class, uniformly; three splits, one of the skin lesions
 (images and the small CNN, a minute of processor time). Both give means over splits. Demo: one run of the command.
 Writes docs_numbers.json beside itself, and from it tables of docs/label.md and docs/clean.md and a line of README.md.
