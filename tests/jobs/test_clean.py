@@ -282,7 +282,8 @@ def test_files_in_and_a_folder_out(files):
     assert {path.name for path in Path("cleaned").iterdir()} == {
         "north", "south", "result.json", "messages.jsonl", "report.html", "config.toml"
     }  # fmt: skip
-    assert {p.name for p in Path("cleaned/north").iterdir()} == {"cleaned.csv", "suspicious.json", "disclosure.jsonl"}
+    left = {p.name for p in Path("cleaned/north").iterdir()} - {"cleanlab.csv"}  # which is there where cleanlab is installed
+    assert left == {"cleaned.csv", "suspicious.json", "disclosure.jsonl"}
     table, source = read("cleaned/north/cleaned.csv"), read("north.csv")
     assert list(table[0]) == ["id", "given", "label", "action", "loss", "confidence"]
     assert [row["id"] for row in table] == [row["name"] for row in source]
@@ -639,3 +640,26 @@ def test_randomised_labels_are_refused_since_no_label_leaves(tmp_path):
         gv.clean([(x, y)], (x, y), dp_labels=3.0)
     with pytest.raises(Mistake, match="clean has no --dp: .* no sum is opened"):
         gv.clean([(x, y)], (x, y), dp=3.0)
+
+
+def test_cleanlab_judges_a_partys_own_labels_beside_ours(tmp_path):
+    pytest.importorskip("cleanlab")
+    rng = np.random.default_rng(3)
+    y = np.arange(120) % 2
+    x = rng.normal(size=(120, 3)) + 6 * y[:, None]
+    given = y.copy()
+    wrong = np.arange(0, 80, 7)
+    given[wrong] = 1 - y[wrong]  # far from the border
+    given[80:] = -1
+    few = (x[:20], np.r_[y[:4], np.full(16, -1)])
+    server = (rng.normal(size=(60, 3)) + 6 * (np.arange(60) % 2)[:, None], np.arange(60) % 2)
+    result = gv.clean([(x, given), few], server=server, truth=[y, y[:20]], epochs=30, out=tmp_path / "out")
+    flagged = np.flatnonzero(result[0].flagged)
+    assert set(flagged) <= set(wrong) and len(flagged) >= 6 and result[1].flagged is None
+    assert result[0].measured["wrong labels found by cleanlab"] == dict(found=len(flagged), right=len(flagged), of=12)
+    assert "wrong labels found by cleanlab" not in result.measured  # not of all parties
+    summary = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert summary["per_client"][0]["cleanlab"] == dict(labels=80, corrected=12, flagged=len(flagged), both=len(flagged))
+    assert summary["per_client"][1]["cleanlab"] is None
+    assert len((tmp_path / "out" / "party-1" / "cleanlab.csv").read_text().splitlines()) == 1 + len(flagged)
+    assert "Beside cleanlab" in (tmp_path / "out" / "report.html").read_text()

@@ -26,6 +26,7 @@ from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_nu
 from grapevine.jobs.label_party import order
 from grapevine.jobs.process import Host, Progress, run_once
 from grapevine.jobs.reading import Party, read
+from grapevine.jobs.second_opinion import flagged
 from grapevine.jobs.settings import CleanSettings
 from grapevine.learn import fit
 from grapevine.learn.networks import Network, parameter_count
@@ -108,11 +109,12 @@ def party_cleaned(party: Party, client: Client, classes: Sequence[str], scaled: 
     chosen = zip(code.tolist(), party.labels, proposed)
     labels = [given if a == KEPT else said if a == CORRECTED else None for a, given, said in chosen]
     action = np.array(ACTIONS)[code]
-    measured = None if party.truth is None else measure(party.labels, labels, action, party.truth, classes)
+    second = flagged(party)
+    measured = None if party.truth is None else measure(party.labels, labels, action, party.truth, classes, second)
     z = np.nan_to_num((party.x - scaled[0]) / scaled[1]) if scaled and party.columns else None
     far = np.empty(0, np.int64) if z is None else np.flatnonzero((np.abs(z) > FAR).any(1) & (code != EXCLUDED))
     out = PartyCleaned(party.name, party.ids, party.labels, labels, action, loss.astype(float), confidence.astype(float),
-                       proposed, proba, measured, party.truth, far, {}, disclosure)  # fmt: skip
+                       proposed, proba, measured, party.truth, far, {}, disclosure, second)  # fmt: skip
     return replace(out, examples=examples(party, out, z))
 
 

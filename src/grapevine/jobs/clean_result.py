@@ -53,6 +53,7 @@ class PartyCleaned:
     far: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows not excluded, though far from the server's
     examples: dict[str, list[dict]] = field(default_factory=dict)
     disclosure: list[dict] = field(default_factory=list)
+    flagged: np.ndarray | None = None  # which labels cleanlab takes for wrong, on this party's rows alone, where it is installed
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,7 +109,8 @@ class CleanResult(Parties[PartyCleaned]):
 # ---------------------------------------------------------------- where the truth is known
 
 
-def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequence, classes: Sequence[str]) -> dict[str, dict]:
+def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequence, classes: Sequence[str],
+            flagged: np.ndarray | None = None) -> dict[str, dict]:  # fmt: skip
     """For each action, how many rows it found, how many of these were right, and how many there were to find.
 
     A row without a true class, or with one that the server does not know, is irrelevant, and only excluding it is right. A label
@@ -122,6 +124,7 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
     lines = {
         "wrong labels found": (corrected & had, corrected & wrong, wrong),
         "wrong labels given the true class": (corrected & had, corrected & wrong & hit, wrong),
+        **({} if flagged is None else {"wrong labels found by cleanlab": (flagged, flagged & wrong, wrong)}),
         "unlabelled rows given the true class": (corrected & ~had, corrected & ~had & hit, relevant & ~had),
         "irrelevant rows excluded": (aside, aside & ~relevant, ~relevant),
         "right labels kept": (kept, kept & same & relevant, had & relevant & same),
@@ -134,7 +137,7 @@ def measure(given: Sequence, labels: Sequence, action: np.ndarray, truth: Sequen
 def scores(measured: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, Any]]:
     """Counts of several parties added up, with precision (right of found) and recall (right of what there was to find)."""
     out = {}
-    for name in measured[0]:
+    for name in (name for name in measured[0] if all(name in one for one in measured)):
         found, right, of = (sum(one[name][key] for one in measured) for key in ("found", "right", "of"))
         share = dict(precision=right / found if found else None, recall=right / of if of else None)
         out[name] = dict(found=found, right=right, of=of, **share)
@@ -196,6 +199,9 @@ def write_party(folder: Path, party: PartyCleaned) -> None:
     table = dict(id=party.ids, given=cells(party.given), label=cells(party.labels), action=party.action.tolist(), loss=loss,
                  confidence=[f"{c:.6f}" for c in party.confidence])  # fmt: skip
     tables.write_csv(folder / "cleaned.csv", table)
+    if party.flagged is not None:
+        second = {name: [table[name][i] for i in np.flatnonzero(party.flagged)] for name in ("id", "given", "label", "action")}
+        tables.write_csv(folder / "cleanlab.csv", second)
     write_atomically(folder / "suspicious.json", json.dumps(party.examples, indent=1).encode(), 0o600)
     write_lines(folder / "disclosure.jsonl", party.disclosure)
 
@@ -222,7 +228,11 @@ def party_json(p: PartyCleaned, classes: Sequence[str]) -> dict[str, Any]:
     for label, action in zip(given, p.action.tolist()):
         by_class[label][action] += 1
     numbers = dict(id=p.name, n=len(p.ids), **{name.replace(" ", "_"): n for name, n in p.counts.items()})
-    return dict(numbers, measured=p.measured and scores([p.measured]), by_class=by_class, given_new=_pairs(given, new),
+    corrected = (p.action == ACTIONS[CORRECTED]) & np.array([not no_label(g) for g in p.given], bool)
+    both = None if p.flagged is None else dict(labels=sum(map(bool, given)), corrected=int(corrected.sum()),
+                                               flagged=int(p.flagged.sum()), both=int((p.flagged & corrected).sum()))  # fmt: skip
+    return dict(numbers, measured=p.measured and scores([p.measured]), cleanlab=both, by_class=by_class,
+                given_new=_pairs(given, new),
                 given_true=None if p.truth is None else _pairs(given, [t if t in set(classes) else "" for t in p.truth]),
                 plane=plane(p.loss, p.confidence))  # fmt: skip
 

@@ -233,8 +233,10 @@ def indistinct(row: dict[str, Any]) -> bool:
 def bound_ties(rows: Sequence[dict[str, Any]]) -> str:
     """In a few words: which bounds the best method does not clear, or has reached. The sentences are `against_bounds`'."""
     best = next((row for row in rows if row["best"]), None)
+    if best is None:
+        return ""
     told = []
-    for row in rows if best else ():
+    for row in rows:
         if not row["bound"] or row["accuracy"] is None:
             continue
         upper = row["method"] == "supervised"

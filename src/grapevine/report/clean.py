@@ -43,6 +43,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         sections = [
             ("Parties", _parties(counts)),
             ("Measured against the truth", _measured(summary)),
+            ("Beside cleanlab", _beside(parties)),
             ("Loss and confidence", _planes(parties, method)),
             ("Most suspicious", _suspicious(Path(folder), parties)),
             ("Given and new labels", _confusions(parties, classes)),
@@ -115,6 +116,21 @@ def _measured(summary: dict) -> list[Part]:
     each = [[p["id"], *(percent(p["measured"][what][of]) for what, of in wanted.values())]
             for p in summary["per_client"] if p["measured"]]  # fmt: skip
     return [cards + ([Card("Each party", [Table(["party", *wanted], each)], wide=True)] if len(each) > 1 else [])]
+
+
+def _beside(parties: list[dict]) -> list[Part]:
+    """What cleanlab says of the same labels, where it was installed."""
+    known = [(p["id"], p["cleanlab"]) for p in parties if p.get("cleanlab")]
+    if not known:
+        return []
+    note = (
+        "cleanlab judges the same labels from each party's own rows alone, by a logistic regression that is never trained on the "
+        "row it judges. It needs no server, but it finds only mistakes that the party's other labels speak against. "
+        "The rows it flags are in each party's cleanlab.csv."
+    )
+    rows = [[name, c["labels"], c["corrected"], c["flagged"], c["both"]] for name, c in known]
+    heads = ["party", "labels", "corrected by clean", "flagged by cleanlab", "by both"]
+    return [Card("", [note, Table(heads, rows)])]
 
 
 # ---------------------------------------------------------------- loss and confidence

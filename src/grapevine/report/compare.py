@@ -113,7 +113,7 @@ def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
         return f"Best of {len(data['methods'])} methods on {name}, in {len(best)} settings: {told}."
     (row,) = best
     others = _others(data, row)
-    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right"
+    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right ({interval(row)})"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
     ties = bound_ties(data["table"])
     return f"{sentence}; it is {ties}." if ties else f"{sentence}."
@@ -124,14 +124,13 @@ def _others(data: dict[str, Any], row: dict) -> list[dict]:
 
 
 def _certainty(data: dict[str, Any], best: list[dict]) -> str:
-    """How sure the headline is: the interval, and which methods may be as good. Of bounds the notes below the table tell more."""
+    """Which methods may be as good. Of bounds the notes below the table tell more."""
     if len(data["cells"]) > 1 or not best:
         return ""
     (row,) = best
     near = [r["method"] for r in _others(data, row) if indistinct(r)]
     who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of the other methods"
-    told = f"The accuracy of {row['method']} has a 95 % interval of {interval(row)}." if row["accuracy_half"] is not None else ""
-    return f"{told} {who} cannot be distinguished from it.".strip() if near else told
+    return f"{who} cannot be distinguished from {row['method']}." if near else ""
 
 
 def _per_round(data: dict[str, Any]) -> int:
