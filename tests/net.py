@@ -216,9 +216,9 @@ def bits(results: Path) -> dict:
 class Desk:
     """A registry behind a gate on loopback."""
 
-    def __init__(self, folder: Path, superlink: int | None = None):
+    def __init__(self, folder: Path, superlink: int | None = None, agreed: Agreement | None = None):
         port = processes.free_port()
-        make_federation(Host(folder, label_agreement(), "127.0.0.1", port, "127.0.0.1"))
+        make_federation(Host(folder, agreed or label_agreement(), "127.0.0.1", port, "127.0.0.1"))
         keys.make_certificates(folder, "trial", ["127.0.0.1"])
         self.folder, self.port, self.said = folder, port, []
         self.registry = Registry(folder)

@@ -1,25 +1,36 @@
 """Real processes on loopback: `grapevine host` and `grapevine join` as people start them, with TLS and node keys, and faults.
 
-A label run, a training run and a clean run are part of `make test`; the fault matrix is `make test-parties`. Waits are for
-conditions and have generous ends. Every process runs under a watcher that ends with the test process, and after each test no
-process is left and the port is free.
+A label run and a training run are part of `make test`, the others of `make test-parties`. Waits are for conditions and have
+generous ends. What else may go wrong is in test_faults.py.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from net import Net, bits, end_tree, until
-from trials import NAMES as ALL
+from machines import (
+    CHORUS,
+    FOUR,
+    LABEL,
+    NAMES,
+    RUN,
+    SECONDS,
+    SHORT,
+    SHORT_SECONDS,
+    STEP_SECONDS,
+    TRAIN,
+    Hold,
+    Machines,
+    right,
+    with_path,
+)
+from net import bits, until
 from trials import STEPS, digits, write_table
 
 import grapevine as gv
@@ -27,154 +38,8 @@ from grapevine.core.store import Memory
 from grapevine.crypto.agreement import Identity
 from grapevine.parties import files, keys, processes
 from grapevine.parties.federation import load_host
-from grapevine.run.simulate import Simulation
 
-NAMES = list(ALL)
-FOUR = [*NAMES, "west"]  # the label job goes on with three
-RUN = [sys.executable, "-c", "from grapevine.cli.main import main; main()"]
-SECONDS = 1500  # for a whole job on a busy machine
-STEP_SECONDS = 600  # what the host is told to wait for an answer, where nobody is late on purpose
-SHORT_SECONDS = 120  # where somebody is
 pytestmark = pytest.mark.timeout(3600)
-
-
-class Machines:
-    """A host and parties, each a process with its own folder and log, as on machines of their own."""
-
-    def __init__(self, folder: Path, *words: str, names: list[str] = NAMES):
-        self.folder, self.names, self.port = folder, names, processes.free_port()
-        self.parties = {name: digits(name, 100 * i, 100) for i, name in enumerate(names)}
-        self.started: dict[str, subprocess.Popen] = {}
-        self.family: dict[int, psutil.Process] = {}
-        for name, party in self.parties.items():
-            write_table(folder / f"{name}.csv", party, label="digit")
-        self.host = folder / "host"
-        made = self.grapevine(
-            "host", str(self.host), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1", "--port",
-            str(self.port), "--schema", str(folder / f"{names[0]}.csv"), "--label", "digit", "--id", "id", "--wait",
-            str(SECONDS), *words, *(word for name in names for word in ("--invite", name)),
-        )  # fmt: skip
-        tokens = [line for line in made.splitlines() if line.startswith("grapevine-")]
-        self.tokens = dict(zip(names, tokens))
-
-    def grapevine(self, *words: str) -> str:
-        done = subprocess.run([*RUN, *words], capture_output=True, text=True, timeout=SECONDS)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    # ------------------------------------------------------------ processes
-
-    def __enter__(self) -> Machines:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop all, and make sure that nothing is left. An error of the test itself is shown rather than one from here."""
-        self._count()
-        for process in self.started.values():
-            process.stdin.close()  # tells its watcher
-        _, left = psutil.wait_procs(list(self.family.values()), timeout=120)
-        for each in left:
-            each.kill()
-        for process in self.started.values():
-            process.wait(timeout=120)
-        if error[0] is None:
-            assert not left, f"left behind: {left}"
-            assert processes.port_is_free("127.0.0.1", self.port)
-
-    def _count(self) -> None:
-        """Remember every process of this federation."""
-        for started in self.started.values():
-            for pid in [started.pid, *processes.children(started.pid)] if started.poll() is None else []:
-                if pid not in self.family and psutil.pid_exists(pid):
-                    self.family[pid] = psutil.Process(pid)
-
-    def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> None:
-        self.started[name] = processes.start([*RUN, *words], {**os.environ, **(env or {})}, self.folder / f"{name}.txt")
-
-    def start_host(self) -> None:
-        self.start("host", "host", str(self.host))
-
-    def join(self, name: str, *more: str, env: dict[str, str] | None = None) -> None:
-        env = dict(env or {}, GRAPEVINE_TOKEN=self.tokens[name])
-        self.start(name, "join", "--data", str(self.folder / f"{name}.csv"), "--label", "digit", "--id", "id",
-                   "--home", str(self.folder / name), "--ledger", str(self.folder / "ledgers" / name), "--yes", *more,
-                   env=env)  # fmt: skip
-
-    def rejoin(self, name: str) -> None:
-        self.start(name, "join", "--home", str(self.folder / name), "--yes")
-
-    def start_all(self, *names: str) -> None:
-        self.start_host()
-        for name in names or self.names:
-            self.join(name)
-
-    def crash(self, name: str) -> None:
-        self._count()
-        started = self.started.pop(name)
-        end_tree(started.pid)
-        started.stdin.close()
-        started.wait(timeout=120)
-
-    # ------------------------------------------------------------ looking
-
-    def said(self, name: str) -> str:
-        return (self.folder / f"{name}.txt").read_text()
-
-    def logs(self) -> str:
-        paths = [*self.folder.glob("*.txt"), *self.folder.glob("*/log/*.txt"), *self.folder.glob("*/log.txt")]
-        return "\n".join(f"== {p.relative_to(self.folder)}\n{p.read_text(errors='replace')[-2500:]}" for p in paths)
-
-    def until(self, true: Callable[[], object], what: str) -> None:
-        until(true, what, self.logs, SECONDS)
-
-    def ended(self, name: str, code: int = 0) -> str:
-        self._count()
-        self.until(lambda: self.started[name].poll() is not None, f"{name} to end")
-        assert self.started[name].returncode == code, self.logs()
-        return self.said(name)
-
-    def all_ended(self) -> None:
-        for name in [*self.names, "host"]:
-            self.ended(name)
-
-    def progress(self) -> list[dict]:
-        return files.whole_lines(self.host / "progress.jsonl")
-
-    def exchanges(self) -> list[dict]:
-        return [line for line in self.progress() if "answered" in line]
-
-    def reached(self, step: str, kind: str, round: int = 0) -> bool:
-        return any(line.get("step") == step and line["round"] == round and kind in line for line in self.progress())
-
-    def until_step(self, step: str, kind: str, round: int = 0) -> None:
-        self._count()
-        self.until(lambda: self.reached(step, kind, round), f"step {step} of round {round} to be {kind}")
-
-    def result(self) -> dict:
-        return json.loads((self.host / "results" / "result.json").read_text())
-
-    def table(self, name: str, file: str = "labels.csv") -> list[dict]:
-        with open(self.folder / name / "out" / file) as opened:
-            return list(csv.DictReader(opened))
-
-    def strict(self) -> tuple[Path, Simulation]:
-        """The results of the same job in this process, without faults, and the transport with all memories."""
-        host = load_host(self.host)
-        return Net(self.folder / "reference", self.parties.values(), host.agreed).strict()
-
-
-def right(machines: Machines, name: str) -> float:
-    party = machines.parties[name]
-    rows = zip(machines.table(name), party.labels, party.truth)
-    return float(np.mean([row["label"] == truth for row, given, truth in rows if given is None]))
-
-
-PSM = ["--secure", "psm", "--bits", "1024", "--neighbours", "5", "--step-timeout"]
-CHORUS = [*PSM, str(STEP_SECONDS), "--smooth", "--seed", "3", "--reproducible"]
-LABEL = ["--method", "xclp", *PSM, str(STEP_SECONDS)]
-SHORT = ["--method", "xclp", *PSM, str(SHORT_SECONDS)]
-TRAIN = ["--job", "train", "--classes", ",".join(map(str, range(10))), "--model", "linear", "--set", "epochs=2", "--step-timeout",
-         str(STEP_SECONDS), "--seed", "5", "--reproducible"]  # fmt: skip
 
 
 # ---------------------------------------------------------------- in `make test`
@@ -292,31 +157,6 @@ def test_a_process_that_ends_by_itself_gives_its_own_exit_code(tmp_path):
 # ---------------------------------------------------------------- the fault matrix
 
 
-class Hold:
-    """Stops a party inside its next step: the file of its rows becomes a pipe, and whoever reads it waits."""
-
-    def __init__(self, machines: Machines, name: str):
-        home = machines.folder / name
-        self.machines, self.name, self.rows, self.kept = machines, name, home / "rows.npy", home / "kept.npy"
-        os.rename(self.rows, self.kept)
-        os.mkfifo(self.rows)
-        self.open = os.open(self.rows, os.O_RDWR)  # with a writer there, a reader finds neither bytes nor an end
-
-    def reached(self) -> bool:
-        """Whether a process of the party has the pipe open, and so is in the step."""
-        for pid in processes.children(self.machines.started[self.name].pid):
-            try:
-                if any(os.readlink(path) == str(self.rows) for path in Path(f"/proc/{pid}/fd").iterdir()):
-                    return True
-            except OSError:
-                continue
-        return False
-
-    def end(self) -> None:
-        os.close(self.open)
-        os.replace(self.kept, self.rows)
-
-
 @pytest.mark.parties
 @pytest.mark.parametrize("when", ["before", "during", "after"])
 @pytest.mark.parametrize("step", STEPS)
@@ -345,18 +185,6 @@ def test_a_party_that_crashes_in_the_label_job_is_left_out(tmp_path, step, when)
         result = machines.result()
         # "before" is a race that south may win: then its answer counts, and it is lost in the step after, or not at all.
         assert result["lost"] == lost or (when == "before" and result["lost"] in ([], ["south"]))
-
-
-@pytest.mark.parties
-def test_below_the_quorum_the_host_says_who_is_missing_and_everybody_ends(tmp_path):
-    with Machines(tmp_path, *SHORT, "--quorum", "3") as machines:
-        machines.start_all()
-        machines.until_step("meet", "asked")
-        machines.crash("south")
-        said = machines.ended("host", code=75)
-        assert "2 of 3 parties still answer" in said and "south must `grapevine join` again" in said
-        for name in ("east", "north"):
-            assert "the host stopped: 2 of 3 parties still answer" in machines.ended(name, code=75)
 
 
 @pytest.mark.parties
@@ -409,30 +237,21 @@ def test_a_label_job_whose_host_is_killed_begins_again(tmp_path):
         assert all(right(machines, name) > 0.5 for name in NAMES)
 
 
-def with_path(folder: Path) -> str:
-    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-
-
 # A party that does not keep to the rules: what its processes import is changed from outside.
 EVIL = """\
 import sys
-if "grapevine.parties.warm" in sys.orig_argv:
+if sys.orig_argv[1] == "-c" and "join" in sys.orig_argv:
     import time
-    import grapevine.parties.flower as flower
-    from flwr.app import Array, ArrayRecord, RecordDict
-    honest = flower.pack
-    def raw(data):
-        return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.core.wire", data)})})
-    def garbage(value):
-        return raw(b"GV1\\n" + bytes(range(256)) * 40)
-    def late(value):
+    import grapevine.parties.node as node
+    honest = node.pack
+    def garbage(data):
+        return honest(b"GV1\\n" + bytes(range(256)) * 40)
+    def late(data):
         time.sleep(%(late)d)
-        return honest(value)
-    def nonsense(value):
-        return honest(dict(value, reply=dict(offer="?", prelude=3, rows=-1, features="many", labels=2**40, classes={})))
-    def much(value):
-        return raw(b"GV1\\n" + bytes(200_000_000))
-    flower.pack = %(kind)s
+        return honest(data)
+    def much(data):
+        return honest(b"GV1\\n" + bytes(200_000_000))
+    node.pack = %(kind)s
 """
 
 

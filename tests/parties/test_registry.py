@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
+import ssl
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,7 +14,7 @@ from trials import label_agreement
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.parties import keys, registry
+from grapevine.parties import files, keys, registry
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import load_host
 from grapevine.parties.join import look
@@ -221,3 +225,36 @@ def test_a_clock_that_flower_would_refuse_is_named(offset, good):
     else:
         with pytest.raises(Mistake, match=f"{abs(offset)} s {'ahead of' if offset > 0 else 'behind'}"):
             check_clock(1000.0, 1000.0 + offset, 1000.0 + offset)
+
+
+def test_the_gate_holds_two_hundred_parties(tmp_path):
+    """Each with a connection that it keeps, as its node has, and signs of life over another one, all at the same time."""
+    names = tuple(f"p{i:03}" for i in range(200))
+    desk = Desk(tmp_path / "host", agreed=label_agreement(parties=names, quorum=150))
+    try:
+        passes = {name: keys.new_secret() for name in names}
+        books = {name: {"pass": keys.secret_hash(secret), "expires": int(time.time()) + 1000} for name, secret in passes.items()}
+        files.write_toml(desk.folder / "invitations.toml", books)
+        roster = {name: dict(identity=bytes(32).hex(), node_key="none", fingerprint=name) for name in names}
+        files.write_toml(desk.folder / "roster.toml", roster)
+        token = keys.Token("127.0.0.1", desk.port, "trial", names[0], keys.ca_fingerprint(desk.gate.ca), passes[names[0]])
+        links = {name: HostLink(replace(token, name=name, secret=passes[name]), desk.gate.ca) for name in names}
+        links[names[0]].hear("here")  # from then on this address is known
+        context = ssl.create_default_context(cadata=desk.gate.ca.decode())
+        kept = [http.client.HTTPSConnection("127.0.0.1", desk.port, timeout=60, context=context) for _ in names]
+
+        def take_part(name: str, connection: http.client.HTTPSConnection) -> list[int]:
+            connection.request("GET", "/v1/grapevine/ca")
+            connection.getresponse().read()
+            return [len(links[name].hear("at work", "x" * 64)["here"]) for _ in range(3)]
+
+        with ThreadPoolExecutor(40) as pool:
+            seen = list(pool.map(take_part, names, kept))
+        assert desk.registry.present() == sorted(names) and max(map(max, seen)) == 200
+        assert sum(desk.gate._open.values()) >= 200
+        for connection in kept:
+            connection.request("GET", "/v1/grapevine/ca")  # none was closed
+            assert connection.getresponse().status == 200
+            connection.close()
+    finally:
+        desk.gate.stop()

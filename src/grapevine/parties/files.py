@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,23 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """Files are parsed once as long as they stay as they are: a host with many parties looks into its books all the time."""
     import tomllib  # Python 3.11 has it, and so have all that can run Flower
 
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        about = Path(path).stat()
+        return copy.deepcopy(_parse(Path(path), about.st_ino, about.st_mtime_ns, about.st_size))
     except FileNotFoundError:
         raise Mistake(f"there is no {path}: give the folder that `grapevine host` or `grapevine join` created.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not valid TOML ({error}): correct it.") from None
+
+
+@lru_cache(maxsize=16)
+def _parse(path: Path, *version: int) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_if_there(path: Path) -> dict[str, Any]:

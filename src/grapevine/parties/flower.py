@@ -111,6 +111,10 @@ class GridTransport(Transport):
             return False
         return True
 
+    def can_spare(self, id: Id) -> bool:
+        """Whether this party was missing before, and enough others answer."""
+        return id in self._absent and len(self.parties) - len(self._absent) >= self.quorum
+
     def too_few(self, waiting: Collection[Id], answered: Collection[Id]) -> bool:
         """Whether the job could not continue without those who have not answered."""
         return bool(self.quorum) and (not answered or len(self.parties) - len(self._absent | set(waiting)) < self.quorum)
@@ -174,6 +178,10 @@ class _Asking:
             return
         self.looked, online, names = now, self.carrier.online(), []
         for id in due:
+            if id not in online and self.carrier.can_spare(id):
+                self._once(id, f"{id} is still not online, so step {self.step} continues without it.")
+                del self.due[id]
+                continue
             if id not in online:
                 self._once(id, f"{id} is not online, so step {self.step} waits for it.")
                 self.due[id] = now + POLL_MOST

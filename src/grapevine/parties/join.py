@@ -31,7 +31,7 @@ from grapevine.parties.keys import Token, make_node_key, read_token, secret_hash
 from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
-from grapevine.parties.registry import HostLink, Refused, Unreachable, check_clock
+from grapevine.parties.registry import HERE_SECONDS, HostLink, Refused, Unreachable, check_clock
 from grapevine.parties.rows import client_data, load_rows, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk
@@ -223,7 +223,7 @@ class _Stay:
                 self._confirm(told["roster"])
                 self._keep_node_running(told["epoch"])
                 self._tell_progress()
-            time.sleep(TICK)
+            time.sleep(min(told["every"], HERE_SECONDS / 2))
 
     def _hear(self) -> dict[str, Any]:
         """Tell the host that this party is here, and what is wrong if something is; show what the host says."""

@@ -39,7 +39,7 @@ from grapevine.parties.processes import Child, fork
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of Flower's own dependencies
-    from flwr.app import Array, ArrayRecord, Message, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto.fab_pb2 import GetFabRequest
@@ -60,22 +60,27 @@ HEARTBEAT = 15.0  # seconds; after twice as many the SuperLink takes a node for 
 POLL, POLL_MOST = 0.1, 3.0  # seconds between two looks for a request; a tenth of the time since the last one
 TRY, TRY_MOST = 0.5, 5.0  # seconds between two tries of a call that fails
 BUNDLE_BYTES = 2**20
+FEW_BYTES = 2**20
 DEATHS = 3  # of a worker at one request
 
 T = TypeVar("T")
 
 
 def pack(data: bytes) -> RecordDict:
-    """Bytes as one array: Flower cuts it into pieces, and never has to understand it."""
+    """Bytes that Flower never has to understand: many as an array, which it cuts into pieces, few as they are, which takes fewer
+    calls."""
+    if len(data) < FEW_BYTES:
+        return RecordDict({"grapevine": ConfigRecord({"message": data})})
     return RecordDict({"grapevine": ArrayRecord({"message": Array("uint8", (len(data),), "grapevine.core.wire", data)})})
 
 
 def unpack(content: RecordDict) -> bytes:
-    record = content.array_records.get("grapevine")
-    message = record.get("message") if record else None
-    if message is None:
+    record = content.get("grapevine")
+    message = record.get("message") if isinstance(record, (ArrayRecord, ConfigRecord)) else None
+    data = message.data if isinstance(message, Array) else message
+    if not isinstance(data, bytes):
         raise wire.WireError("not a Grapevine message")
-    return message.data
+    return data
 
 
 class Ended(Exception):

@@ -240,7 +240,8 @@ def environment(home: Path) -> dict[str, str]:
         FLWR_TELEMETRY_ENABLED="0",
         FLWR_DISABLE_UPDATE_CHECK="1",
         FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
-        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.25",  # a second by default: how long a message waits for its process
+        FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.25",  # a second by default: how long a job waits for its process
+        FLWR_LOG_LEVEL="WARNING",  # not a line for every request: nodes ask many times a second
         RAY_USAGE_STATS_ENABLED="0",
         PATH=os.pathsep.join(places),
     )

@@ -233,6 +233,8 @@ class Registry:
         told = dict(phase=self.phase, sentence=self.sentence, later=self.later, epoch=self.epoch, parties=sorted(host.parties),
                     joined=sorted(roster), here=self.present(), hash=host.agreed.hash, time=time.time(),
                     audit=self.audit.last())  # fmt: skip
+        # With many parties each is heard of less often: about twenty a second in all, and each well within HERE_SECONDS.
+        told["every"] = min(HERE_SECONDS / 2, max(1.0, len(host.parties) / 20))
         told["news"] = list(enumerate(self.news))[-NEWS:]
         if self.phase != "gathering":
             told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}

@@ -1,0 +1,204 @@
+"""The fault matrix, with real processes: outages, bad replies, killed processes, full disks, wrong clocks.
+
+The two outages and the bad reply are one job of `make test`; the others are `make test-parties`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from machines import CHORUS, FOUR, NAMES, SHORT, TRAIN, Machines, right, with_path
+from net import bits, end_tree
+
+import grapevine as gv
+from grapevine.parties import processes
+
+pytestmark = pytest.mark.timeout(3600)
+
+# What a party's own Python is changed to, from outside. It is read when `join` starts.
+CHANGED = """\
+import os, sys
+if sys.orig_argv[1] == "-c" and "join" in sys.orig_argv:
+%s
+"""
+NOT_A_NUMBER = """
+    import grapevine.parties.worker as worker
+    honest = worker.run_step
+    def run_step(method, name, client, payload):
+        reply = honest(method, name, client, payload)
+        if name == "train" and payload["round"] == 2:
+            reply = dict(reply, weights={key: value * float("nan") for key, value in reply["weights"].items()})
+        return reply
+    worker.run_step = run_step
+"""
+FULL = """
+    import errno
+    import grapevine.parties.memory as memory
+    honest = memory.write_atomically
+    def write_atomically(path, data, *more):
+        if os.path.exists(%r):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        honest(path, data, *more)
+    memory.write_atomically = write_atomically
+"""
+CLOCK = """
+    import time
+    real = time.time
+    time.time = lambda: real() + 900 * os.path.exists(%r)
+"""
+
+
+def changed(folder, code: str) -> dict[str, str]:
+    (folder / "changed").mkdir()
+    (folder / "changed" / "sitecustomize.py").write_text(CHANGED % code)
+    return dict(PYTHONPATH=with_path(folder / "changed"))
+
+
+def test_outages_and_a_bad_reply_do_not_stop_a_job(tmp_path):
+    """South is cut off for 40 s, the host stands still for 45 s, and west sends weights that are not numbers."""
+    with Machines(tmp_path, *TRAIN, "--rounds", "8", "--quorum", "3", names=FOUR) as machines:
+        line = machines.through("south")
+        machines.start_host()
+        for name in NAMES:
+            machines.join(name)
+        machines.join("west", env=changed(tmp_path, NOT_A_NUMBER))
+        machines.until_step("train", "answered", 0)
+        line.cut()
+        time.sleep(40)
+        line.mend()
+        machines.until_said("south", "The host is lost")
+        machines.until_step("train", "answered", 4)
+        machines.stop("host")
+        time.sleep(45)
+        machines.stop("host", signal.SIGCONT)
+        machines.all_ended()
+        line.end()
+        assert machines.result()["rounds"] == 8 and math.isfinite(machines.result()["accuracy"])
+        assert [line["missing"] for line in machines.exchanges() if line["missing"]] == []  # west answered, and badly
+        for name in ("host", *FOUR):
+            assert "west" in machines.said(name) and "not finite" in machines.said(name)
+        assert gv.load(machines.host / "results").predict(machines.parties["east"].x.astype("float32")).shape == (100,)
+
+
+@pytest.mark.parties
+@pytest.mark.parametrize("step", ["keys", "go_on"])
+def test_a_party_that_is_killed_in_a_label_job_is_named_and_the_job_waits_for_it(tmp_path, step):
+    """Three parties, and three are needed: the one that was killed comes back, and all have the labels they would have had."""
+    short = [("30" if word == "600" else word) for word in CHORUS]
+    with Machines(tmp_path, *short) as machines:
+        machines.start_all()
+        machines.until_step(step, "asked")
+        machines.crash("south")
+        for name in ("host", "east", "north"):
+            machines.until_said(name, "south has not been heard of")
+            machines.until_said(name, "3 parties are needed, so the job waits")
+        machines.rejoin("south")
+        machines.all_ended()
+        assert machines.result()["labelled"] == NAMES
+        assert all(right(machines, name) > 0.7 for name in NAMES)
+        for name in ("host", "east", "north"):
+            assert "south is back" in machines.said(name)
+
+
+@pytest.mark.parties
+def test_a_killed_connection_is_started_again_and_said(tmp_path):
+    with Machines(tmp_path, *TRAIN, "--rounds", "6") as machines:
+        machines.start_all()
+        machines.until_step("train", "answered", 0)
+        join = psutil.Process(machines.started["south"].pid).children()[0]
+        (node,) = join.children()
+        began = time.monotonic()
+        node.kill()
+        machines.until_said("south", "The connection to the host ended (SIGKILL): it is started again")
+        machines.until(lambda: [child for child in join.children() if child.pid != node.pid], "another connection")
+        assert time.monotonic() - began < 10 or psutil.getloadavg()[0] > 3
+        machines.all_ended()
+        assert "south: in trouble: a process of it ended and was started again" in machines.said("host")
+        assert bits(machines.host / "results") == bits(machines.strict()[0])
+
+
+def server_app(machines: Machines) -> psutil.Process:
+    """The process of the job: of the forks that last, the youngest."""
+    forks = []
+    for _ in range(2):
+        tree = [psutil.Process(pid) for pid in processes.children(machines.started["host"].pid) if psutil.pid_exists(pid)]
+        forks.append({each for each in tree if "grapevine.parties.warm" in each.cmdline()})
+        time.sleep(12)
+    return max(forks[0] & forks[1], key=lambda each: each.create_time())
+
+
+@pytest.mark.parties
+def test_a_killed_server_app_is_started_again_and_the_result_is_the_same(tmp_path):
+    with Machines(tmp_path, *TRAIN, "--rounds", "40") as machines:
+        machines.start_all()
+        machines.until_step("train", "answered", 1)
+        end_tree(server_app(machines).pid)
+        machines.all_ended()
+        for name in ("host", *NAMES):
+            assert "The job's process stopped. It is started again" in machines.said(name)
+        assert machines.result()["rounds"] == 40 and bits(machines.host / "results") == bits(machines.strict()[0])
+
+
+@pytest.mark.parties
+def test_a_full_disk_is_said_and_the_step_is_done_when_there_is_room(tmp_path):
+    full = tmp_path / "full"
+    with Machines(tmp_path, *TRAIN, "--rounds", "4") as machines:
+        machines.start_host()
+        machines.join("east")
+        machines.join("north")
+        machines.join("south", env=changed(tmp_path, FULL % str(full)))
+        machines.until_step("train", "answered", 0)
+        full.touch()
+        machines.until_said("south", "is full: free some space")
+        machines.until_said("host", "south: in trouble: its disk is full")
+        full.unlink()
+        machines.all_ended()
+        assert all(line["missing"] == [] for line in machines.exchanges())
+        assert bits(machines.host / "results") == bits(machines.strict()[0])
+
+
+@pytest.mark.parties
+def test_a_clock_that_goes_wrong_during_the_job_is_said_at_the_party(tmp_path):
+    wrong = tmp_path / "wrong"
+    with Machines(tmp_path, *TRAIN, "--rounds", "8") as machines:
+        machines.start_host()
+        machines.join("east")
+        machines.join("north")
+        machines.join("south", env=changed(tmp_path, CLOCK % str(wrong)))
+        machines.until_step("train", "answered", 0)
+        wrong.touch()
+        machines.until_said("south", "This machine's clock is")
+        wrong.unlink()
+        machines.all_ended()
+
+
+@pytest.mark.parties
+def test_a_party_that_is_excluded_ends_and_the_others_go_on(tmp_path):
+    with Machines(tmp_path, *SHORT, names=FOUR) as machines:
+        machines.start_all()
+        machines.until_step("meet", "asked")
+        assert "excluded" in machines.grapevine("host", str(machines.host), "--exclude", "west")
+        assert "excluded" in machines.ended("west", code=2)
+        machines.ended("host")
+        for name in NAMES:
+            machines.ended(name)
+            assert right(machines, name) > 0.5 and "west was excluded" in machines.said(name)
+
+
+@pytest.mark.parties
+def test_processes_that_spin_on_every_core_change_nothing(tmp_path):
+    """Waits are for conditions, not for clocks."""
+    spinning = [processes.start(["python", "-c", "while True: pass"], dict(os.environ), tmp_path / "spin.txt") for _ in range(4)]
+    try:
+        with Machines(tmp_path, *TRAIN, "--rounds", "3") as machines:
+            machines.start_all()
+            machines.all_ended()
+            assert bits(machines.host / "results") == bits(machines.strict()[0])
+    finally:
+        for each in spinning:
+            processes.stop(each)
