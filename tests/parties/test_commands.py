@@ -34,7 +34,7 @@ def test_the_doctor_finds_all_in_order(host, tmp_path, monkeypatch):
     found = findings(host.registry.invite("north").text(), Source(str(path), "kind", home=str(tmp_path)))
     wrong = {what: finding.sentence for what, finding in found.items() if finding.good is not True}
     assert list(wrong) == ["policy"] and "there is none" in wrong["policy"]
-    assert list(found) == ["Python", "Flower", "ports", "memory", "disk", "invitation", "host", "settings", "clock", "version",
+    assert list(found) == ["Python", "Flower", "memory", "disk", "invitation", "host", "settings", "clock", "version",
                            "data", "policy"]  # fmt: skip
     assert "30 rows of 4" in found["data"].sentence
     assert host.registry.roster() == {}

@@ -20,13 +20,12 @@ from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.keys import Token, read_token
 from grapevine.parties.policy import policy_file, read_policy
-from grapevine.parties.processes import free_port
 from grapevine.parties.registry import HostLink, check_clock, short
 from grapevine.parties.rows import read_rows
 from grapevine.parties.settings import Source
 
 FLOWER = "1.41.0"  # the version that this was written for; others move what we use
-MEMORY_GB = 2.0  # a SuperNode, and a process with torch
+MEMORY_GB = 1.0  # a label job takes a third of it; training takes torch
 DISK_GB = 1.0
 
 
@@ -40,7 +39,7 @@ class Finding:
 def examine(token: str | None, source: Source) -> Iterator[Finding]:
     """All findings, one after another: some take a moment."""
     home = Path(source.home or Path.home()).expanduser()
-    looks: dict[str, Callable[[], str]] = dict(Python=_python, Flower=_flower, ports=_ports, memory=_memory)
+    looks: dict[str, Callable[[], str]] = dict(Python=_python, Flower=_flower, memory=_memory)
     looks["disk"] = lambda: _disk(home)
     host = _Host(token or "")
     if token:
@@ -97,16 +96,6 @@ def _installed(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _ports() -> str:
-    try:
-        free_port()
-    except OSError as error:
-        raise Mistake(
-            f"no port on 127.0.0.1 can be opened ({error.strerror}): free one, which a node needs for its own processes."
-        ) from None
-    return "a port on 127.0.0.1 can be opened; nothing needs to be reachable from outside at a party."
 
 
 def _memory() -> str:
