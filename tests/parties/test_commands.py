@@ -60,7 +60,7 @@ def run(*words: str):
 def test_the_doctor_command_exits_2_when_something_is_wrong(tmp_path):
     assert run("doctor", "--data", str(tmp_path / "missing.csv"), "--label", "kind").exit_code == 2
     done = run("doctor")
-    assert done.exit_code == 0 and done.output.count("ok ") == 6
+    assert done.exit_code == 0 and done.output.count("ok ") == 5
 
 
 HOST = ["--parties", "north,south,east", "--features", "a,b,c,d", "--address", "127.0.0.1"]
