@@ -106,6 +106,21 @@ def test_a_party_that_is_killed_in_a_label_job_is_named_and_the_job_waits_for_it
 
 
 @pytest.mark.parties
+def test_when_a_party_leaves_and_too_few_remain_everybody_ends_with_75(tmp_path):
+    """It took its leave, so nobody waits for it: try again later."""
+    with Machines(tmp_path, *SHORT, "--quorum", "3") as machines:
+        machines.start_all()
+        machines.until_step("meet", "asked")
+        south = machines.started.pop("south")
+        south.stdin.close()
+        south.wait(timeout=600)
+        said = machines.ended("host", code=75)
+        assert "2 of 3 parties still answer" in said and "south left" in said
+        for name in ("east", "north"):
+            assert "the host stopped: 2 of 3 parties still answer" in machines.ended(name, code=75)
+
+
+@pytest.mark.parties
 def test_a_killed_connection_is_started_again_and_said(tmp_path):
     with Machines(tmp_path, *TRAIN, "--rounds", "6") as machines:
         machines.start_all()
