@@ -82,7 +82,7 @@ def test_outages_and_a_bad_reply_do_not_stop_a_job(tmp_path):
         assert [line["missing"] for line in machines.exchanges() if line["missing"]] == []  # west answered, and badly
         for name in ("host", *FOUR):
             assert "west" in machines.said(name) and "not finite" in machines.said(name)
-        assert gv.load(machines.host / "results").predict(machines.parties["east"].x.astype("float32")).shape == (100,)
+        assert len(gv.load(machines.host / "results").predict(machines.parties["east"].x.astype("float32"))) == 100
 
 
 @pytest.mark.parties
@@ -131,9 +131,10 @@ def test_a_killed_connection_is_started_again_and_said(tmp_path):
         node.kill()
         machines.until_said("south", "The connection to the host ended (SIGKILL): it is started again")
         machines.until(lambda: [child for child in join.children() if child.pid != node.pid], "another connection")
-        assert time.monotonic() - began < 10 or psutil.getloadavg()[0] > 3
+        assert time.monotonic() - began < 10 or psutil.getloadavg()[0] > 3  # on a busy machine it may take longer
         machines.all_ended()
         assert "south: in trouble: a process of it ended and was started again" in machines.said("host")
+        assert all(line["missing"] == [] for line in machines.exchanges())
         assert bits(machines.host / "results") == bits(machines.strict()[0])
 
 

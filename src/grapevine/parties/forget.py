@@ -15,7 +15,7 @@ from grapevine.parties.memory import clean_up
 from grapevine.run.folder import lock
 
 GONE = ("identity.pem", "node.key", "node.pub", "ca.crt", "log.txt", "log")
-CLEANED = ("memory", "memory.json", "rows.npy", "rows.json", "flower", "epoch.txt", "inbox.bin")  # by `clean_up`
+CLEANED = ("memory", "memory.json", "rows.npy", "rows.json", "flower", "epoch.txt", "inbox.bin", "node.txt")  # by `clean_up`
 SIGNS = ("party.toml", "identity.pem", "rows.json")  # of a party's folder; a `join` that was killed early left no party.toml
 SECRETS = ("token", "seed", "used")  # lines of party.toml
 

@@ -21,6 +21,9 @@ KINDS = dict(disk="its disk is full", clock="its clock or its signature is not a
              worker="a process of it ended and was started again", code="it refused code that the host sent",
              lost="its connection was lost for a while")  # fmt: skip
 
+HERE = dict(disk="the disk is full", clock="the host does not accept this party's signature", step="the last step failed",
+            worker="a process was started again", code="code from the host was refused", lost="the host is lost")  # fmt: skip
+
 
 class Line:
     """`say` gets sentences for the screen."""
@@ -104,6 +107,6 @@ class Line:
     def words(self) -> str:
         """What continues, in one line."""
         if self.trouble[0]:
-            return self.trouble[1]
+            return f"not at work: {HERE[self.trouble[0]]}"
         idle = time.monotonic() - self._heard
         return "at work" if idle < IDLE_SECONDS else "waiting for the host's next request"

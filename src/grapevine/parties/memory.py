@@ -127,5 +127,5 @@ def clean_up(folder: Path) -> None:
     forget_memory(folder)
     forget_rows(folder)
     shutil.rmtree(folder / "flower", ignore_errors=True)
-    for name in ("epoch.txt", "inbox.bin"):
+    for name in ("epoch.txt", "inbox.bin", "node.txt"):
         (folder / name).unlink(missing_ok=True)

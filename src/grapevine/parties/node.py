@@ -132,11 +132,23 @@ class Node:
                 self.worker.stop(0)
 
     def _activate(self) -> None:
-        asked = ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
+        """Tell the SuperLink that this node is there. It does not believe that while it takes the one before, which was killed,
+        for alive: so that one is signed off first, by the number that it left behind."""
+        path, asked = self.folder / "node.txt", ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
         try:
-            self.number = Number(node_id=self._call(self.fleet.ActivateNode, asked).node_id)
-        except Dropped as why:
-            raise Mistake(f"the host's SuperLink does not let this party's node in ({why}): ask for a new invitation.") from None
+            if path.exists():
+                self._call(self.fleet.DeactivateNode, DeactivateNodeRequest(node_id=int(path.read_text())))
+        except Dropped:
+            pass  # it was not taken for alive
+        for _ in range(int(3 * HEARTBEAT)):
+            try:
+                self.number = Number(node_id=self._call(self.fleet.ActivateNode, asked).node_id)
+                self._until_written(partial(write_atomically, path, str(self.number.node_id).encode()))
+                return
+            except Dropped as refused:
+                why = refused
+                self._pause(1.0, beat=False)
+        raise Mistake(f"the host's SuperLink does not let this party's node in ({why}): ask for a new invitation.")
 
     def tell(self, **what: Any) -> None:
         """One line to `join`."""
@@ -170,8 +182,8 @@ class Node:
                     kind, why = "lost", f"its SuperLink does not answer (status {status})"
                 else:
                     raise Dropped(f"status {status}") from None
-            except httpx.TransportError as error:
-                kind, why = "lost", f"{self.place} cannot be reached ({type(error).__name__})"
+            except httpx.TransportError:
+                kind, why = "lost", f"{self.place} cannot be reached"
             if why != self.lost:
                 self.lost = why
                 self.tell(lost=why, kind=kind)
@@ -324,4 +336,4 @@ def main(folder: Path, place: str, up: Connection) -> None:
         with open(folder / "log" / "node.txt", "a") as file:
             file.write(f"{time.strftime('%F %T')} {traceback.format_exc()}\n")
         up.send_bytes(json.dumps(dict(ended=str(error))).encode())
-        raise SystemExit(1) from None
+        os._exit(1)
