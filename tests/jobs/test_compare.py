@@ -169,9 +169,9 @@ def test_the_command_shows_a_finished_comparison_without_running_it(mended):
     table = json.loads(grapevine(*words, "--resume", "--json").output)
     assert table == json.loads(json.dumps(mended.table))
     other = grapevine(*words[:-4], "--set", "lr=0.3", "--out", "c", "--resume")
-    assert other.exit_code == 2 and "was begun with --set" in other.output
+    assert other.exit_code == 2 and "was started with --set" in other.output
     other = grapevine(*words, "--rounds", 3, "--resume")
-    assert other.exit_code == 2 and "was begun with --rounds 2, not 3" in other.output
+    assert other.exit_code == 2 and "was started with --rounds 2, not 3" in other.output
 
 
 def test_a_run_made_with_another_default_is_not_taken_for_todays(mended):
@@ -278,7 +278,7 @@ def test_the_command_of_the_readme(tmp_path, monkeypatch):
         (["semifl"], "semifl cannot use labels at the clients"),
         (["fedprox", "--seeds", "0"], "seeds is 0, which is out of range: use 1 or more"),
         (["fedprox", "--workers", "0"], "workers is 0, which is out of range: use 1 or more"),
-        (["fedprox", "--vary", "seed=1,2"], "--vary seed=… is not known"),
+        (["fedprox", "--vary", "seed=1,2"], "--vary seed=… cannot be varied"),
         (["fedprox", "--vary", "clients"], "is not flag=a,b,c"),
         (["fedprox", "--vary", "clients=4,many"], "clients is many, which is not a whole number"),
         (["fedprox", "--vary", "clients=4,4"], "names a value twice"),

@@ -482,7 +482,7 @@ def test_what_is_learnt_is_said_by_the_settings():
         (blobs(), dict(names=["a", "b", "../c"]), "without slashes"),
         (blobs(), dict(names=["a", "b", "messages.jsonl"]), "but the job writes a file of that name: rename the party"),
         (blobs(), dict(names=["a"]), "names has 1 entries for 3 parties"),
-        (blobs(), dict(id="patient"), "id is for files, and the parties are arrays: leave it out, or give them as files."),
+        (blobs(), dict(id="patient"), "id is for files, but the parties are arrays: leave it out, or give them as files."),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
@@ -492,7 +492,7 @@ def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
 
 
 def test_parties_from_files_are_called_as_their_files(tmp_path):
-    with pytest.raises(Mistake, match="names is for arrays, and the parties are files: leave it out"):
+    with pytest.raises(Mistake, match="names is for arrays, but the parties are files: leave it out"):
         gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
 
 

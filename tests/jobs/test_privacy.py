@@ -117,9 +117,9 @@ def test_many_clients_are_one_table(tmp_path):
 
 
 def test_folders_without_a_ledger_say_so(tmp_path):
-    with pytest.raises(Mistake, match="nothing was released"):
+    with pytest.raises(Mistake, match="nothing has been released"):
         privacy.read(tmp_path)
-    with pytest.raises(Mistake, match="is no folder"):
+    with pytest.raises(Mistake, match="is not a folder"):
         privacy.read(tmp_path / "none")
     (tmp_path / "settings.json").write_text(json.dumps(dict(job="train")))
     assert "every client's update was sent without noise, so no ε covers it" in ask(tmp_path)

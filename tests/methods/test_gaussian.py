@@ -310,7 +310,7 @@ def test_data_that_cannot_work():
     X, y = points(20, 2)
     with pytest.raises(Mistake, match="no party has a labelled row"):
         run(Gaussian(), federation(X, y, share=0.0)[0])
-    with pytest.raises(Mistake, match="000001 has 1 features and 000000 has 2"):
+    with pytest.raises(Mistake, match="000001 has 1 features but 000000 has 2"):
         run(Gaussian(), {0: party(X, y), 1: party(X[:, :1], y)})
     X[7, 1] = np.nan
     with pytest.raises(StepError, match="client 0.*the values hold nan, but a secure sum takes finite numbers"):

@@ -226,7 +226,7 @@ def test_other_settings_do_not_go_on_in_a_folder_that_was_begun(tmp_path):
     (net.host / "results" / "result.json").unlink()
     host = load_host(net.host)
     changed = replace(host, agreed=replace(host.agreed, method="fedprox"))
-    with pytest.raises(Mistake, match="was begun with method fedavg, not fedprox"):
+    with pytest.raises(Mistake, match="was started with method fedavg, not fedprox"):
         job.run(changed, net.names, in_process(net.members()))
 
 

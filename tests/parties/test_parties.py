@@ -337,7 +337,7 @@ def test_the_host_begins_without_a_party_that_does_not_come(tmp_path):
         files.write_toml(machines.host / "federation.toml", dict(table, timeouts=dict(table["timeouts"], join=180.0)))
         machines.start_all("east", "north", "west")
         said = machines.ended("host")
-        assert "Beginning without south" in said
+        assert "Starting without south" in said
         assert machines.result()["labelled"] == ["east", "north", "west"]
 
 

@@ -75,7 +75,7 @@ def test_the_model_of_a_method_outside_the_table_is_loaded_with_its_file(split, 
     assert gv.load(tmp_path / "r", method=f"{own}:Own").predict(X) == run.predict(X)
     with pytest.raises(Mistake, match="'own' is not among Grapevine's methods"):
         gv.load(tmp_path / "r")
-    with pytest.raises(Mistake, match="is 'fedprox', and the run was made with 'own'"):
+    with pytest.raises(Mistake, match="is 'fedprox', but the run was made with 'own'"):
         gv.load(tmp_path / "r", method="fedprox")
 
 
@@ -123,7 +123,7 @@ def test_existing_folders(split, tmp_path):
     with pytest.raises(Mistake, match="--resume"):
         small(split, out=out).run()
     assert small(split, out=out).run(resume=True).result == first.result  # a finished one is loaded
-    with pytest.raises(Mistake, match="was begun with rounds 3, not 4"):
+    with pytest.raises(Mistake, match="was started with rounds 3, not 4"):
         small(split, out=out, rounds=4).run(resume=True)
     with pytest.raises(Mistake, match="settings lr 0.1, not lr 0.2"):
         Experiment(gv.methods.FedAvg(lr=0.2), split, model="linear", rounds=3, per_round=2, out=out).run(resume=True)
@@ -146,7 +146,7 @@ def test_a_folder_whose_process_lives_is_refused(split, tmp_path):
 
 
 @pytest.mark.parametrize("settings, hint", [(dict(rounds=0), "rounds is 0"), (dict(per_round=0), "per-round is 0"),
-                                            (dict(workers=0), "workers is 0"), (dict(device="tpu"), "not known")])  # fmt: skip
+                                            (dict(workers=0), "workers is 0"), (dict(device="tpu"), "known device")])  # fmt: skip
 def test_settings_that_cannot_work(split, settings, hint):
     with pytest.raises(Mistake, match=hint):
         small(split, **settings)
@@ -298,13 +298,13 @@ def test_leading_components_are_those_of_a_singular_value_decomposition(shape):
 
 
 def test_a_refused_run_leaves_no_folder_and_one_that_began_keeps_it(split, tmp_path):
-    with pytest.raises(Mistake, match="groups=99 are more"):
+    with pytest.raises(Mistake, match="groups=99 is more"):
         gv.train(gv.methods.FedRGD(groups=99), split, rounds=1, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
     with pytest.raises(Mistake, match="not finite"):
         gv.train(gv.methods.FedAvg(lr=1e30), split, rounds=3, out=tmp_path / "r")
     gv.train(gv.methods.FedAvg(), split, rounds=1, out=tmp_path / "kept")
-    with pytest.raises(Mistake, match="begun with settings"):
+    with pytest.raises(Mistake, match="started with settings"):
         gv.train(gv.methods.FedAvg(lr=0.3), split, rounds=1, out=tmp_path / "kept", resume=True)
     assert (tmp_path / "kept" / "result.json").exists()
 
