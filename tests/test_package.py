@@ -37,11 +37,13 @@ EXTRAS = (
     "matplotlib",
     "openpyxl",
     "datasets",
+    "faiss",
+    "cleanlab",
 )
 
 
-def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess:
-    done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+def run(command: list[str], folder: Path, seconds: float = 120, **environment: str) -> subprocess.CompletedProcess:
+    done = subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=seconds)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -85,7 +87,7 @@ for extra in {extras}:
     sys.modules[extra] = None  # importing it now fails, as it would where it is not installed
 import grapevine as gv
 for module in pkgutil.walk_packages(gv.__path__, "grapevine."):
-    if module.name != "grapevine.parties.flower":  # the one module of an extra
+    if module.name not in ("grapevine.parties.flower", "grapevine.parties.node"):  # the two modules of an extra
         importlib.import_module(module.name)
 split = gv.data.load("digits").split(clients=3, labels="clients:60")
 run = gv.train(gv.methods.FedAvg(), split, model="mlp", rounds=2, out="run")
@@ -100,6 +102,18 @@ def test_base_install_imports_and_trains_without_extras(site, tmp_path):
     assert Path(said["file"]).is_relative_to(site)
     assert said["accuracy"] > 0.2
     assert set(said["labels"]) <= set("0123456789")
+
+
+@pytest.mark.slow
+def test_the_wheel_in_an_empty_environment_runs_the_demo(wheel, tmp_path):
+    """The one test that downloads: the base dependencies, in the versions of constraints.txt, and nothing else."""
+    run([sys.executable, "-m", "venv", str(tmp_path / "env")], tmp_path)
+    pip = [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "install", "--constraint", str(ROOT / "constraints.txt"), str(wheel)], tmp_path, seconds=900)
+    said = run([str(tmp_path / "env" / "bin" / "grapevine"), "demo", "--out", "demo"], tmp_path, seconds=600).stdout
+    assert "Expected accuracy" in said and (tmp_path / "demo" / "report.html").exists()
+    installed = {line.split("==")[0].lower() for line in run([*pip, "list", "--format", "freeze"], tmp_path).stdout.split()}
+    assert "torch" in installed and not installed & {"flwr", "gmpy2", "pandas", "polars", "datasets", "cleanlab", "opacus"}
 
 
 def test_command_of_the_wheel_answers(site, tmp_path):
