@@ -29,7 +29,7 @@ WIDE, HIGH, COLOURS = 1100, 1000, 128
 
 
 def label(out: Path) -> None:
-    """As `grapevine demo`, with a protocol that takes seconds."""
+    """Ten parties with handwritten digits, and a protocol that takes seconds."""
     read = digits_parties(10)
     parties, truth = [(p.x, p.labels) for p in read], [p.truth for p in read]
     gv.label(parties, names=[p.name for p in read], truth=truth, secure="psm", out=out)

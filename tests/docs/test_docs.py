@@ -36,7 +36,7 @@ MADE = re.compile(
     r"<!-- (?:made by|numbers:).*?<!-- end(?: of numbers)? -->|<!--.*?-->|^```.*?^```$|^:::.*\n(?:    .*\n)*", re.M | re.S
 )
 REFERENCE = {"docs/settings.md"}  # made by benchmarks/settings_page.py
-MOST_WORDS = 34_000
+MOST_WORDS = 34_500
 FIELDS = re.compile(r"^<!-- fields: (?P<names>.+?) -->\n\n(?P<table>(?:\|.*\n)+)", re.M)
 
 
