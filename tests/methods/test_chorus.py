@@ -140,6 +140,17 @@ def test_a_class_that_only_one_party_knows_reaches_the_others():
     assert {"a", "b", "c"} == set(run.memory("p1")["classes"].values())
 
 
+def test_many_classes():
+    """Thirty classes, two labels of each at every party: every class is given, and most rows get theirs."""
+    rng = np.random.default_rng(1)
+    centres, truth = 4.0 * rng.normal(size=(30, 12)), {f"p{i}": np.tile(np.arange(30), 5) for i in range(3)}
+    rows = {name: centres[y] + rng.normal(size=(150, 12)) for name, y in truth.items()}
+    parties = {name: (X, [str(c) if i < 60 else None for i, c in enumerate(truth[name])]) for name, X in rows.items()}
+    run = start(chorus("plain"), parties)
+    assert right(run, {name: [str(c) for c in y] for name, y in truth.items()}, parties) > 0.9
+    assert (run.about["expected"]["given"] > 0).all()
+
+
 def test_wrong_labels_do_little_harm():
     parties, truth = world((60, 60, 60), labelled=30)
     rng = np.random.default_rng(0)

@@ -27,12 +27,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MethodType
 from typing import Any
 
 import numpy as np
 
-from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
+from grapevine.core import Client, Id, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Form
 from grapevine.crypto import accountant, noise, session, together
 from grapevine.crypto import names as sealed_names
@@ -46,7 +45,7 @@ from grapevine.methods import noisy, one_shot, song, tune
 from grapevine.methods.landmarks import Nodes, centres
 from grapevine.methods.landmarks import count as count_nodes
 from grapevine.methods.landmarks import nodes as make_nodes
-from grapevine.methods.one_shot import features, labels
+from grapevine.methods.one_shot import InGroups, features, labels
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation, Propagated
 
 SOFT = 255  # soft labels are sealed as whole numbers up to this
@@ -61,12 +60,11 @@ GO_ON: dict[str, Any] = dict(together.REVEALS, soft=lambda method: method.xclp.s
 
 
 @dataclass(frozen=True)
-class Chorus(Method):
+class Chorus(InGroups):
     """Every party's rows labelled in one job. Results stay in each party's own memory, under "result"."""
 
     name = "chorus"
     title = "Chorus: voices of all parties, mixed by hidden labels, for every party's own rows"
-    personal = True
 
     xclp: CrossClientPropagation = field(default_factory=lambda: DEFAULT)
     sums: Together = field(default_factory=Together)
@@ -79,10 +77,6 @@ class Chorus(Method):
     dp: float = param(0.0, "ε", "sums with noise, few of them, with this ε; 0: exact sums", least=0)
     delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
     groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
-
-    def steps(self, prefix: str = "") -> dict[str, MethodType]:
-        """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
-        return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
 
     # ------------------------------------------------------------ client: keys and names
 
@@ -298,33 +292,16 @@ class Chorus(Method):
     # ------------------------------------------------------------ server
 
     def check(self, server: Server) -> None:
-        if len(server.clients) < 2:
-            raise Mistake(
-                f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there, but at least two must take part."
-            )
-        if self.groups > len(server.clients) // 2:
-            raise Mistake(f"groups is {self.groups}, but {len(server.clients)} parties can form 1 to {len(server.clients) // 2}.")
+        super().check(server)
         if self.dp:
             noisy.plan(self.dp, self.delta, len(server.clients) // self.groups)
         if self.xclp.spread.name == "paper":
             raise Mistake("spread is paper, which belongs to XCLP: use it with the method xclp, or leave it out.")
 
-    def setup(self, server: Server) -> dict:
-        return dict(round=0)
-
-    def shared(self, state: dict) -> dict:
-        return {}
-
-    def round(self, server: Server, state: dict) -> dict:
-        """One job. The state says what the server may know: who was there, and what the parties told of the estimate."""
-        groups = {i: server.clients[i :: self.groups] for i in range(self.groups)}
-        return dict(round=1, groups={i: self.run(server, ids, i) for i, ids in groups.items()})
-
     def run(self, server: Server, clients: list[Id], number: int) -> dict:
         """The job among the parties of one group."""
-        session_id = f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
         ids = {party_name(id): id for id in clients}
-        said = one_shot.named(server.ask(self.keys, to=clients, session_id=session_id))
+        said = one_shot.named(server.ask(self.keys, to=clients, session_id=self.session_id(server, number)))
         met = self._met(server, ids, said)
         told = one_shot.named(server.ask(self.names, each=session.relayed(met, ids), parties=len(met)))
         parties, agreed = sorted(told), self._agreed(told)

@@ -17,16 +17,14 @@ With `dp` features are as they are (no moments), and noise is in what is left: l
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any
 
 import numpy as np
 
 from grapevine import graph
-from grapevine.core import Client, Id, Method, Mistake, Server, param, party_name, step
+from grapevine.core import Client, Id, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Array, Form
 from grapevine.crypto import accountant, noise, session, together
 from grapevine.crypto.agreement import AgreementError
@@ -34,7 +32,7 @@ from grapevine.crypto.secure import Group
 from grapevine.crypto.together import Together
 from grapevine.graph import layout
 from grapevine.methods import one_shot
-from grapevine.methods.one_shot import features, labels, scaling
+from grapevine.methods.one_shot import InGroups, features, labels, scaling
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation, Propagated
 
 HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
@@ -54,12 +52,11 @@ def _prelude(method: Label) -> str:
 
 
 @dataclass(frozen=True)
-class Label(Method):
+class Label(InGroups):
     """Every party's rows labelled in one shot. Results stay in each party's own memory, under "result"."""
 
     name = "label"
     title = "XCLP: one-shot labels for every party's own rows (Scott et al. 2023, Algorithm 1)"
-    personal = True
 
     xclp: CrossClientPropagation = field(default_factory=CrossClientPropagation)
     scale: str = param("standard", "", "standard: features standardised by securely summed moments; none: left as they are",
@@ -70,10 +67,6 @@ class Label(Method):
     delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
     groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
     expected: bool = param(True, "", "estimate the accuracy from hidden labels")
-
-    def steps(self, prefix: str = "") -> dict[str, MethodType]:
-        """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
-        return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
 
     # ------------------------------------------------------------ client
 
@@ -238,34 +231,16 @@ class Label(Method):
     # ------------------------------------------------------------ server
 
     def check(self, server: Server) -> None:
+        super().check(server)
         if self.dp:
             self.noise(len(server.clients) // self.groups)
         if len(self.xclp.grid) > 1 and not self.expected:
             raise Mistake("neighbours or alpha is auto, which needs the expected accuracy: leave expected on, or set both.")
-        if len(server.clients) < 2:
-            raise Mistake(
-                f"only {', '.join(map(party_name, server.clients)) or 'nobody'} is there, but propagation needs at least two "
-                "parties."
-            )
-        if self.groups > len(server.clients) // 2:
-            raise Mistake(f"groups is {self.groups}, but {len(server.clients)} parties can form 1 to {len(server.clients) // 2}.")
-
-    def setup(self, server: Server) -> dict:
-        return dict(round=0)
-
-    def shared(self, state: dict) -> dict:
-        return {}
-
-    def round(self, server: Server, state: dict) -> dict:
-        """One shot. The state says what the server may know: who was there, and the estimate."""
-        groups = {i: server.clients[i :: self.groups] for i in range(self.groups)}
-        return dict(round=1, groups={i: self.run(server, ids, i) for i, ids in groups.items()})
 
     def run(self, server: Server, clients: list[Id], number: int) -> dict:
         """The job among the parties of one group."""
-        session_id = f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
         ids = {party_name(id): id for id in clients}
-        said = named(server.ask(self.keys, to=clients, session_id=session_id))
+        said = named(server.ask(self.keys, to=clients, session_id=self.session_id(server, number)))
         told = one_shot.agreed(said)
         if not any(reply["labels"] for reply in said.values()):
             raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")

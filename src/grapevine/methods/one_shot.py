@@ -3,11 +3,14 @@ the moments that they sum in exchange 2 (`crypto.session.pooled`)."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
+from types import MethodType
+from typing import Any
 
 import numpy as np
 
-from grapevine.core import Client, Id, Mistake
+from grapevine.core import Client, Id, Method, Mistake, Server, party_name
 from grapevine.core.reply import Form
 from grapevine.crypto import session
 
@@ -17,6 +20,44 @@ ROWS, LABELS = "how many rows this party has", "how many rows are labelled"
 REVEALS = dict(
     offer=session.OFFER, features="how many features a row has", classes="the names of the classes this party knows",
 )  # fmt: skip
+
+
+class InGroups(Method):
+    """A job of one round in which parties are labelled in `groups`: a method says in `run` what happens in one of them."""
+
+    personal = True
+    groups: int
+    xclp: Any
+
+    def steps(self, prefix: str = "") -> dict[str, MethodType]:
+        """Nothing is evaluated here: no server may ask how well a party's rows are classified."""
+        return {name: bound for name, bound in super().steps(prefix).items() if name != f"{prefix}evaluate"}
+
+    def check(self, server: Server) -> None:
+        count = len(server.clients)
+        if count < 2:
+            there = ", ".join(map(party_name, server.clients)) or "nobody"
+            raise Mistake(f"only {there} is there, but labels travel between parties: at least two must take part.")
+        if self.groups > count // 2:
+            raise Mistake(f"groups is {self.groups}, but {count} parties can form 1 to {count // 2}.")
+
+    def setup(self, server: Server) -> dict:
+        return dict(round=0)
+
+    def shared(self, state: dict) -> dict:
+        return {}
+
+    def round(self, server: Server, state: dict) -> dict:
+        """One shot. The state says what the server may know: who was there, and the estimate."""
+        groups = {i: server.clients[i :: self.groups] for i in range(self.groups)}
+        return dict(round=1, groups={i: self.run(server, ids, i) for i, ids in groups.items()})
+
+    def run(self, server: Server, clients: list[Id], number: int) -> dict:
+        """The job among the parties of one group."""
+        raise NotImplementedError
+
+    def session_id(self, server: Server, number: int) -> str:
+        return f"seed {server.seed} group {number}" if self.xclp.reproducible else secrets.token_hex(16)
 
 
 def hello(client: Client, session_id: str) -> dict:
