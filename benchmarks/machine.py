@@ -93,7 +93,8 @@ def _commit() -> str:
 
 
 def environment(name: str, pinned: tuple[str, ...] = (), free: tuple[str, ...] = ()) -> Path:
-    """The Python of a peer's own environment, made once: packages at our pinned versions, then those our pins do not suit."""
+    """The Python of a peer's own environment, made once: packages at our pins, then those that our pins do not suit, with
+    what pip is to be told before their names."""
     folder = Path(__file__).parent / ".environments" / name
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     ready = folder / "ready"  # an installation that broke off is begun anew
@@ -103,7 +104,7 @@ def environment(name: str, pinned: tuple[str, ...] = (), free: tuple[str, ...] =
         for package in pinned:
             subprocess.run([python, "-m", "pip", "install", "-q", "-c", PINS, package], check=True)
         for package in free:
-            subprocess.run([python, "-m", "pip", "install", "-q", package], check=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", *package.split()], check=True)
         ready.touch()
     return python
 
