@@ -56,7 +56,7 @@ data: $(STAMP)
 	$(BIN)/python benchmarks/prepare.py
 
 # One that fails, for want of its data perhaps, does not stop the others. The last two make the pages of the results.
-BENCHMARKS := simulator streaming label_spreading large_graph secure_hamming xclp_round femnist_graph growth augment cost_account \
+BENCHMARKS := simulator streaming label_spreading large_graph label_scale against secure_hamming xclp_round femnist_graph growth augment cost_account \
 	xclp_train_round clean_cleanlab supervised docs_numbers label xclp_parts anchor_parts attacks privacy speed claims/page
 bench: $(STAMP)
 	@failed=; for each in $(BENCHMARKS); do \

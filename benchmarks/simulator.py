@@ -16,7 +16,7 @@ process" is a run of 20 rounds from start to end, imports and start-up included,
 and of 1000 clients, each in a child process. Fashion-MNIST must be there as fashion_mnist.npz. `--peers` takes only those whose
 names begin so, comma between them.
 
-    python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--peers pfl,blazefl | --peers none] [--quick]
+    python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--peers pfl,blazefl | --peers none] [--where] [--quick]
 
 Writes simulator.json beside itself.
 """
@@ -170,11 +170,37 @@ def whole_run(rounds: int, clients: int, rows: int) -> float:
     return (time.perf_counter() - began) / rounds
 
 
+KINDS = {
+    "convolutions backward": ("convolution_backward",), "convolutions forward": ("mkldnn_convolution",),
+    "pooling and ReLU": ("PoolReLU",), "linear layer and loss": ("addmm", "aten::mm", "nll_loss", "log_softmax", "aten::sum"),
+    "optimiser": ("Optimizer", "aten::add_", "_foreach"), "batches": ("aten::index", "aten::copy_", "aten::div", "randperm"),
+}  # fmt: skip
+
+
+def where(split) -> dict[str, float]:
+    """Of a round on one worker, the share of each kind of work, by torch's profiler, which does not see
+    Python. The rest is torch's own handling."""
+    from torch.profiler import ProfilerActivity, profile
+
+    ours = Grapevine(split, 1)
+    ours.run(1)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        ours.run(1)
+    shares, whole = dict.fromkeys(KINDS, 0.0), sum(each.self_cpu_time_total for each in seen.key_averages())
+    for each in seen.key_averages():
+        kind = next((kind for kind, words in KINDS.items() if any(word in each.key for word in words)), None)
+        if kind:
+            shares[kind] += each.self_cpu_time_total / whole
+    shares = {kind: round(share, 3) for kind, share in shares.items()}
+    return dict(shares, rest=round(1 - sum(shares.values()), 3))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each at a turn")
     parser.add_argument("--repeats", type=int, default=4, help="turns")
     parser.add_argument("--peers", default="", help="those whose names begin so (default: all)")
+    parser.add_argument("--where", action="store_true", help="only where the time of a round goes; the rest of the file stays")
     parser.add_argument("--quick", action="store_true", help="a smoke test on digits; writes nothing")
     flags = parser.parse_args()
     if not flags.quick:
@@ -183,6 +209,12 @@ def main() -> None:
     clients, rows = (10, 50) if flags.quick else (100, ROWS)
     rounds, repeats = (1, 1) if flags.quick else (flags.rounds, flags.repeats)
     split = make_split(clients, rows, flags.quick)
+    spent = where(split)
+    print(spent)
+    if flags.where:
+        kept = json.loads((HERE / "simulator.json").read_text())
+        (HERE / "simulator.json").write_text(json.dumps(dict(kept, where_time_goes=spent), indent=1) + "\n")
+        return
     loops = TwoLoops(clients, rows, flags.quick)
     peers = {"bare loop, 1 thread": BareLoop(split), "grapevine, 1 worker": Grapevine(split, 1),
              "grapevine, 2 workers": Grapevine(split, 2), "two bare loops at once": loops}  # fmt: skip
@@ -211,6 +243,7 @@ def main() -> None:
         seconds_per_round={n: dict(best=min(v), median=statistics.median(v), all=v) for n, v in seconds.items()},
         one_worker_against_bare_loop=one / bare, two_workers_speedup=one / two,
         two_bare_loops_speedup=bare / best["two bare loops at once"],
+        where_time_goes=spent,
         machine=machine,
     )  # fmt: skip
     few, many = (10, 20) if flags.quick else (100, 1000)
