@@ -143,7 +143,7 @@ def test_the_plan_states_unit_epsilon_delta_and_what_is_outside(job):
 @pytest.mark.parametrize("wrong, why", [
     (dict(dp=3.0, scale="standard"), "exact means"), (dict(dp=3.0, impute=True), "exact means"),
     (dict(dp=3.0, baselines=True), "baselines does not go with --dp"), (dict(dp=3.0, smooth=True), "smooth does not go"),
-    (dict(delta=1e-5), "say --dp EPS too"), (dict(dp=3.0, groups=2), "only over 3 or more"),
+    (dict(delta=1e-5), "use --dp EPS too"), (dict(dp=3.0, groups=2), "only over 3 or more"),
 ])  # fmt: skip
 def test_what_noise_would_not_cover_is_refused(job, wrong, why):
     parties = job[0] if "groups" not in wrong else [*job[0], job[0][0]]

@@ -110,7 +110,7 @@ def test_a_party_is_excluded_by_name(host, tmp_path, monkeypatch):
     assert host.registry.audit.lines()[-1]["event"] == "excluded"
     with lock(host.folder / "lock"):  # a host at work sees it in the books
         done = run("host", folder, "--exclude", "north")
-    assert "The host that is running goes on" in done.output and len(ran) == 1
+    assert "The host that is running continues" in done.output and len(ran) == 1
 
 
 def test_the_host_takes_its_columns_from_a_table(tmp_path):

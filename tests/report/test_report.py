@@ -511,7 +511,7 @@ def test_train_keeps_its_page_up_to_date(digits, tmp_path, monkeypatch):
     words = dict(rounds=3, per_round=1, model="linear", seed=1, device="cpu", latent=0)
     gv.train(gv.methods.FedAvg(epochs=1), split, out=tmp_path / "run", progress=progress, **words)
     assert [f"has done {n} of 3 rounds" in page for n, page in enumerate(pages)] == [False, True, True]
-    assert all("The run is going on." in page and 'http-equiv="refresh"' in page for page in pages[1:])
+    assert all("The run is in progress." in page and 'http-equiv="refresh"' in page for page in pages[1:])
     monkeypatch.setattr(train_page, "LIVE_SECONDS", 1000.0)
     slow, there = tmp_path / "slow" / "report.html", []
     gv.train(gv.methods.FedAvg(epochs=1), split, out=slow.parent, progress=lambda *_: there.append(slow.exists()), **words)
@@ -535,7 +535,7 @@ def test_a_running_run_says_so_and_loads_again(run):
     with lock(run / "lock"):
         seen = read(run)
     check_structure(seen)
-    assert "Not finished: fedavg has done 1 of 3 rounds." in seen.words and "The run is going on." in seen.words
+    assert "Not finished: fedavg has done 1 of 3 rounds." in seen.words and "The run is in progress." in seen.words
     assert len(seen.tables["Accuracy by round"][0]) == 3
     assert [a["content"] for _, a in seen.tags if a.get("http-equiv") == "refresh"] == [str(REFRESH_SECONDS)]
     stopped = read(run)

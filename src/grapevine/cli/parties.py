@@ -91,11 +91,11 @@ def host(
     make_certificates(where, made.agreed.name, [made.address])
     for name in excluded:
         Registry(where).exclude(name)
-        click.echo(f"{name} is excluded: the job goes on without it.")
+        click.echo(f"{name} is excluded: the job continues without it.")
     if invited:
         show_invitations(made, invited, again)
     elif excluded and at_work(where):
-        click.echo("The host that is running goes on.")
+        click.echo("The host that is running continues.")
     else:
         run_host(where)
 

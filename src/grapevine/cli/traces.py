@@ -31,7 +31,7 @@ def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> Non
 
     lines = log.Audit(Path(folder).expanduser()).lines()
     if holds is not None and not log.holds(lines, holds):
-        raise Mistake(f"no line of {folder} has the hash {holds}: lines were cut off, or the log was made anew.")
+        raise Mistake(f"no line of {folder} has the hash {holds}: lines were cut off, or the log was created again.")
     shown = log.without_names(lines) if anonymous else lines
     if as_json:
         click.echo(json.dumps(shown, indent=1))

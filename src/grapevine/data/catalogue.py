@@ -184,5 +184,5 @@ def pickled(name: str, data_dir: str | Path | None) -> str:
     for folder in (folder for place in places(data_dir) for folder in (place, place / name)):
         for file in (f"cifar-{end}" for end in there.get(name, ())):
             if (folder / file).exists():
-                return f" ({file} there holds pickles, which can run code: take the binary version)"
+                return f" ({file} there holds pickles, which can run code: use the binary version)"
     return ""

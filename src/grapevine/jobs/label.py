@@ -82,7 +82,7 @@ def _check_noise(s: LabelSettings) -> None:
     """What does not go with --dp, and why."""
     if s.dp is None:
         if s.delta != LabelSettings().delta:
-            raise Mistake("delta belongs to sums with noise: say --dp EPS too, or leave it out.")
+            raise Mistake("delta belongs to sums with noise: use --dp EPS too, or leave it out.")
         return
     accountant.check_budget(s.dp, s.delta)
     if s.baselines or s.smooth:

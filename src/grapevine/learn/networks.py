@@ -70,7 +70,7 @@ def _thin(width: float, *channels: int) -> list[int]:
     """These numbers of channels times the width."""
     found = [int(width * each) if 0 < width <= 1 else 0 for each in channels]
     if min(found) < 1 or any(each != width * whole for each, whole in zip(found, channels)):
-        raise Mistake(f"a width of {width:g} leaves no whole number of {channels[0]} channels: take 0.5, 0.25 or 0.125.")
+        raise Mistake(f"a width of {width:g} leaves no whole number of {channels[0]} channels: use 0.5, 0.25 or 0.125.")
     return found
 
 

@@ -210,7 +210,7 @@ class Registry:
         self._known(name, secret, "pass")
         self._spend(name)
         if self.roster().get(name, {}).get("excluded"):
-            raise Refused(403, f"the host goes on without '{name}', which it excluded: ask it why.")
+            raise Refused(403, f"the host continues without '{name}', which it excluded: ask it why.")
         if state not in STATES:
             raise Refused(400, f"'state' must be one of {', '.join(STATES)}.")
         with self._lock:

@@ -115,7 +115,7 @@ class Worker:
 
 
 def full(folder: Path) -> str:
-    return f"the disk of {folder} is full: free some space, and the job goes on"
+    return f"the disk of {folder} is full: free some space, and the job continues"
 
 
 def serve(folder: Path, pipe: Connection) -> None:

@@ -130,10 +130,10 @@ def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
         "time so far": duration(times[-1]["seconds"]) if times else "—",
     }
     notice = (
-        f"The run is going on. This page loads itself again every {REFRESH_SECONDS} seconds, and grapevine train writes it anew "
+        f"The run is in progress. This page reloads itself every {REFRESH_SECONDS} seconds, and grapevine train rewrites it "
         f"about every {LIVE_SECONDS:.0f}; grapevine report does so at once."
         if alive
-        else "The run was stopped before its end: the same command with --resume goes on with it."
+        else "The run was stopped before its end: the same command with --resume continues it."
     )
     heading = f"Not finished: {settings['method']} has done {done} of {rounds} rounds."
     return dict(heading=heading, about=_about(files), tiles=tiles, notices=[notice, *_without(files)])
@@ -160,7 +160,7 @@ def _without(files: Files) -> list[str]:
     names = ", ".join(files.name(client) for client in at[:MOST_BARS])
     names += f" and {count(len(at) - MOST_BARS)} more" if len(at) > MOST_BARS else ""
     them = "it" if len(at) == 1 else "them"
-    return told + ([f"Nothing relevant at {names}: every row was excluded, and the run goes on without {them}."] if at else [])
+    return told + ([f"Nothing relevant at {names}: every row was excluded, and the run continues without {them}."] if at else [])
 
 
 # ---------------------------------------------------------------- curves

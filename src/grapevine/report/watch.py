@@ -48,7 +48,7 @@ class Watch(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), Handler)
         except (OSError, OverflowError) as error:
             raise Mistake(
-                f"port {port} cannot be used ({getattr(error, 'strerror', None) or error}): take another --port."
+                f"port {port} cannot be used ({getattr(error, 'strerror', None) or error}): choose another --port."
             ) from None
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
