@@ -85,6 +85,7 @@ class Training:
         steps = {e.step for e in made[0].seen} & {"train", "pretrain"}
         name = "train" if "train" in steps and "pretrain" not in steps else "pretrain"
         self.seen = [e for e in made[0].seen if e.step == name]
+        self.first = {e.step: next(iter(e.requests.values())) for e in made[0].seen if e.step == "decide"}
 
     def answers(self, at: int) -> dict[Id, dict[str, Tensor]]:
         """The model that each victim seems to have answered with in a round; masked ones are read as if they were not."""
@@ -102,6 +103,8 @@ class Training:
         told = {name: value for name, value in next(iter(self.seen[at].requests.values())).items() if name != "average"}
         data = {i: self.others.client(i) for i in range(len(self.others.parts))}
         simulation = Simulation(self.method, data, self.models, self.seed)
+        for step, asked in self.first.items():  # what clients are asked once, before they train
+            simulation.exchange(step, {i: asked for i in data}, 0)
         replies = simulation.exchange(self.seen[at].step, {i: told for i in data}, at)
         return {i: read(told, reply) for i, reply in replies.items() if reply["n"]}
 
@@ -145,7 +148,7 @@ def labels_of_round(t: Training, at: int) -> dict[str, Found]:
     """
     C, old = len(t.split.dataset.classes), before(next(iter(t.seen[at].requests.values())))
     shadows = t.shadows(at)
-    true = {i: _shares(t.others.client(i).labelled.y, C) for i in shadows}
+    true = {i: _shares(classes_of(t.others, i), C) for i in shadows}
     X = np.stack([last_layer(shadows[i], old) for i in shadows])
     Y = np.stack([true[i] for i in shadows])
     centre, scale = X.mean(0), X.std(0) + 1e-12
@@ -157,7 +160,7 @@ def labels_of_round(t: Training, at: int) -> dict[str, Found]:
         raw = np.maximum(raw, 0)
         return raw / raw.sum() if raw.sum() else np.full(C, 1 / C)
 
-    counts = [torch.bincount(t.own.client(i).labelled.y, minlength=C).numpy() for i in range(t.victims)]
+    counts = [torch.bincount(classes_of(t.own, i), minlength=C).numpy() for i in range(t.victims)]
     pooled = np.sum(counts, 0) / np.sum(counts)
     own = {i: c / c.sum() for i, c in enumerate(counts) if c.sum()}
     prior = float(np.mean([np.minimum(pooled, share).sum() for share in own.values()]))
@@ -169,14 +172,21 @@ def labels_of_round(t: Training, at: int) -> dict[str, Found]:
     return {name: dict(right=float(np.mean(values)), prior=prior) for name, values in right.items()}
 
 
+def classes_of(split: Split, i: int) -> Tensor:
+    """Of a client's labelled rows; where it has none, the true ones of its other rows."""
+    own = split.client(i).labelled.y
+    return own if len(own) else split.client_truth(i)[1]
+
+
 def _shares(y: Tensor, classes: int) -> np.ndarray:
     counts = torch.bincount(y, minlength=classes).numpy()
     return counts / max(counts.sum(), 1)
 
 
 def last_layer(model: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> np.ndarray:
-    """How the bias of each class moved, and the sum of its weights."""
-    moved = [(model[name].double() - old[name].double()) for name in ("head.bias", "head.weight")]
+    """How the bias of each class moved, and the sum of its weights; of the last layer that is sent, where the head is not."""
+    last = "head" if "head.bias" in old else [name for name in old if name.endswith(".bias")][-1].removesuffix(".bias")
+    moved = [(model[name].double() - old[name].double()) for name in (f"{last}.bias", f"{last}.weight")]
     return np.concatenate([moved[0].numpy(), moved[1].sum(1).numpy()])
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import attacking
+import attacking_chorus as on_chorus
 import attacking_labels as on_labels
 from attacking import Found, Training
 from machine import ROOT, about, fill, markdown, write
@@ -30,9 +31,14 @@ from grapevine.core import Server
 from grapevine.learn.averages import Means, individual
 
 VICTIMS, SHADOWS, ROUNDS = 8, 40, 3
-SMALL: dict[str, dict[str, Any]] = {"xclp": dict(bits=256, spread=on_labels.spread("paper")), "fixmatch": dict(epochs=2)}
+SMALL: dict[str, dict[str, Any]] = {
+    "xclp": dict(bits=256, spread=on_labels.spread("paper")),
+    "fixmatch": dict(epochs=2),
+    "semifl": dict(threshold=0.5),
+}  # few rounds: else hardly a client trains
 WITH_LABELS = ("fedavg", "fedprox", "scaffold", "xclp", "perclient-lp", "network", "fedsem", "fixmatch", "mixmatch", "fedsiam",
                "sage", "fedlabel")  # fmt: skip
+OF_SERVER = ("mp-ssfl", "semifl", "fedanchor", "fedcon")
 
 
 def skewed(seed: int) -> Any:
@@ -70,6 +76,13 @@ def label_job(seeds: int) -> dict[str, Found]:
     return {name: averaged(each) for name, each in found.items()}
 
 
+def chorus_job(seeds: int) -> dict[str, Found]:
+    jobs = [on_chorus.Job(on_chorus.parties(data.load("digits"), 3 + seed)) for seed in range(seeds)]
+    party = [best(dict(scores=on_chorus.party_by_scores(job), counts=on_chorus.party_by_counts(job))) for job in jobs]
+    return {"party": averaged(party), "server": averaged([on_chorus.server_alone(job) for job in jobs]),
+            "both": averaged([on_chorus.server_and_party(job) for job in jobs])}  # fmt: skip
+
+
 # ---------------------------------------------------------------- training
 
 
@@ -94,6 +107,23 @@ def _of_method(name: str, seed: int) -> Iterator[tuple[str, Found]]:
         yield f"labels{' masked' * way}", best(found)
         yield f"rows{' masked' * way}", best(attacking.membership(t, len(t.seen) - 1, masked=way))
     yield "rows client", best(attacking.curious_client(t))
+
+
+def by_server(names: tuple[str, ...], seeds: int) -> dict[str, dict[str, Found]]:
+    """Methods whose labels are the server's: of what classes a client's rows are, and whether a row is a client's."""
+    n, out = VICTIMS + SHADOWS, {}
+    for name in names:
+        found: dict[str, list[Found]] = {}
+        for seed in range(seeds):
+            split = data.load("digits").split(clients=n, labels="server:120", partition="dirichlet:0.3", seed=seed)
+            t = Training(made(name), split, VICTIMS, "mlp" if name in ("fedanchor", "fedcon") else "linear", ROUNDS, seed)
+            last = len(t.seen) - 1  # at first few clients find a row that they are sure of
+            found.setdefault("labels", []).append(best(attacking.labels_of_round(t, last)))
+            if name != "fedcon":  # whose clients send no head
+                found.setdefault("rows", []).append(best(attacking.membership(t, last)))
+        out[name] = {key: averaged(each) for key, each in found.items()}
+        print(f"{name}: {out[name]}", flush=True)
+    return out
 
 
 def best(found: dict[str, Found]) -> Found:
@@ -132,8 +162,11 @@ def what_is_sent(seeds: int) -> dict[str, Found]:
 
 # ---------------------------------------------------------------- the page
 
-L, T = "tests/attacks/test_labels.py", "tests/attacks/test_training.py"
+L, C, T = "tests/attacks/test_labels.py", "tests/attacks/test_chorus.py", "tests/attacks/test_training.py"
 TABLE: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (  # and where the figure is, by which test
+    ("label", "a party", "others' labels: nothing beyond guessing", ("chorus", "party"), C),
+    ("label", "the server", "how alike any two rows are; of what class they are: nothing", ("chorus", "server"), C),
+    ("label", "the server and a party together", "**all labels**", ("chorus", "both"), C),
     ("label `--method xclp`", "a party", "others' labels: nothing beyond guessing", ("spread", "label, party"), L),
     ("label `--method xclp`", "the server", "how alike any two rows are; of what class they are: nothing",
      ("spread", "label, server"), L),
@@ -175,7 +208,7 @@ def document(result: dict[str, Any], root: Path = ROOT) -> None:
         rows.append((job, attacker, learned, percent(one["right"]), percent(one["prior"]), f"`{test}`"))
     fill(page, "attacks.py, jobs", markdown(("job", "attacker", "learns", "right", "by chance", "test"), rows))
     kinds, each_method = ("labels", "labels masked", "rows", "rows masked"), []
-    for name, each in result["methods"].items():
+    for name, each in (result["methods"] | result["server"]).items():
         each_method.append((f"`{name}`", *(percent(each[kind]["right"]) if kind in each else "–" for kind in kinds)))
     head = ("method", "labels of a client", "masked", "rows of a client", "masked")
     fill(page, "attacks.py, methods", markdown(head, each_method))
@@ -204,10 +237,12 @@ def main() -> None:
         return
     seeds, names = (1, ("fedavg",)) if args.quick else (2, WITH_LABELS)
     result: dict[str, Any] = dict(machine=about(), spread=label_job(seeds))
-    print(result["spread"], flush=True)
+    result["chorus"] = chorus_job(seeds)
+    print(result["spread"], result["chorus"], flush=True)
     result |= dict(sent=what_is_sent(seeds), sampled=sampled(seeds))
     print(result["sent"], result["sampled"], sep="\n", flush=True)
     result["methods"] = by_method(names, seeds)
+    result["server"] = by_server(OF_SERVER[:1] if args.quick else OF_SERVER, seeds)
     if not args.quick:
         write(__file__, result)
         document(result)

@@ -1,15 +1,18 @@
 """What differential privacy costs and what it stops: accuracy, and an attacker's success, against ε.
 
-    python benchmarks/privacy.py [--quick] [--part train|labels]
+    python benchmarks/privacy.py [--quick] [--part train|labels|sums]
 
 train    FedAvg with `--dp` on the digits: 5 clients, every training row labelled, a linear model, 10 rounds of 2 epochs, batch
          64, learning rate 0.5, gradients cut at 1, δ = 1e-6, unit one labelled row of a client. The attacker has the final model
          and guesses of a row whether it was trained on, by its loss: area under the curve, 0.5 is a coin.
-labels   The label job with `--dp-labels`, on the digits (10 parties, a tenth labelled) and on features of CIFAR-10 (10 parties of
-         1000 rows, 200 and 1000 labels in all), unit the label of one row, δ = 0. The attacker is everybody else together: it
+labels   The label job by chorus with `--dp-labels`, on the digits (10 parties, a tenth labelled) and on features of CIFAR-10 (10
+         parties of 1000 rows, 1000 labels in all), unit the label of one row, δ = 0. The attacker is everybody else together: it
          sees each label as it was told, and takes it for the true one.
+sums     The same parties with `--dp`, δ = 1e-6, unit one row of a party in what is opened. The attacker has the heads, which are
+         made from the sums, and guesses of a row whether it took part, by how sure they are: area under the curve.
 
-Means over three seeds of the split; noise differs from run to run. Results: privacy.json beside this file; the table of
+Protocols are `plain`: the labels are those of the others. Means over three seeds of the split, one for CIFAR-10; noise differs
+from run to run. Results: privacy.json beside this file; the table of
 docs/privacy.md and docs/privacy.svg are made from it.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +70,8 @@ def _losses(model: Any, x: Any, y: Any) -> np.ndarray:
 # ---------------------------------------------------------------- label
 
 
-def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[list, list[np.ndarray], np.ndarray]:
-    """(X, y with −1) of ten parties, the truth of each, and the true labels that are known."""
+def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[list, list[np.ndarray], np.ndarray, np.ndarray]:
+    """(X, y with −1) of ten parties, the truth of each, the true labels that are known, and rows of nobody."""
     rng = np.random.default_rng(seed)
     if data == "digits":
         found = gv.data.load("digits")
@@ -75,31 +79,35 @@ def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[
     else:
         file = np.load(DATA / "cifar10_lite0_256.npz")
         x, y = file["x_train"].astype(float), file["y_train"].astype(np.int64)
-    at = rng.permutation(len(x))[: 200 if quick else 10_000]
-    x, y = x[at], y[at]
+    at = rng.permutation(len(x))
+    taken = 200 if quick else min(10_000, len(x) * 4 // 5)
+    x, y, others = x[at[:taken]], y[at[:taken]], x[at[taken:]]
     known = np.zeros(len(y), bool)
     known[rng.permutation(len(y))[: int(labels if labels >= 1 else labels * len(y))]] = True
     given = np.where(known, y, -1)
     pieces = np.array_split(np.arange(len(y)), 4 if quick else 10)
-    return [(x[i], given[i]) for i in pieces], [y[i] for i in pieces], y[known]
+    return [(x[i], given[i]) for i in pieces], [y[i] for i in pieces], y[known], others
 
 
-def label(quick: bool) -> list[Line]:
-    cases: list[tuple[str, float]] = [("digits", 0.1), ("CIFAR-10 features", 200), ("CIFAR-10 features", 1000)]
+def label(part: str, quick: bool) -> list[Line]:
     out = []
-    for data, labels in cases[: 1 if quick else None]:
+    for data, labels, seeds in (("digits", 0.1, 3), ("CIFAR-10 features", 1000, 1))[: 1 if quick else None]:
         name = f"{data}, {labels:.0%} labelled" if labels < 1 else f"{data}, {labels:g} labels"
-        for epsilon in (None, *((3.0,) if quick else OF_LABELS)):
-            scores = [_label_once(data, labels, epsilon, seed, quick) for seed in range(1 if quick else 3)]
-            out.append(_line("labels", name, epsilon, scores))
+        for epsilon in (None, *((8.0,) if quick else OF_LABELS if part == "labels" else OF_ROWS)):
+            scores = [_label_once(part, data, labels, epsilon, seed, quick) for seed in range(1 if quick else seeds)]
+            out.append(_line(part, name, epsilon, scores))
     return out
 
 
-def _label_once(data: str, labels: float, epsilon: float | None, seed: int, quick: bool) -> tuple[float, float]:
-    parties, truth, own = parties_of(data, labels, seed, quick)
-    result: Any = gv.label(parties, truth=truth, secure="plain" if quick else "psm", seed=seed, dp_labels=epsilon)
-    seen = own if epsilon is None else noise.randomised_response(own, 10, epsilon)
-    return result.accuracy, float((seen == own).mean())
+def _label_once(part: str, data: str, labels: float, epsilon: float | None, seed: int, quick: bool) -> tuple[float, float]:
+    parties, truth, own, others = parties_of(data, labels, seed, quick)
+    told = {} if epsilon is None else dict(dp_labels=epsilon) if part == "labels" else dict(dp=epsilon, delta=DELTA)
+    result: Any = gv.label(parties, truth=truth, secure="plain", seed=seed, **told)
+    if part == "labels":
+        seen = own if epsilon is None else noise.randomised_response(own, 10, epsilon)
+        return result.accuracy, float((seen == own).mean())
+    sure = [result.heads.predict_proba(rows).max(1) for rows in (np.concatenate([x for x, _ in parties]), others)]
+    return result.accuracy, float(roc_auc_score(np.repeat([1, 0], [len(s) for s in sure]), np.concatenate(sure)))
 
 
 # ---------------------------------------------------------------- the page
@@ -126,11 +134,12 @@ def draw(found: list[Line]) -> None:
 
 
 def text(result: dict[str, Any]) -> str:
-    units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0")}
+    units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0"),
+             "sums": ("one row, in the sums", f"{DELTA:g}")}  # fmt: skip
     rows = [
         (r["what"], units[r["part"]][0], "no noise" if r["epsilon"] is None else f"{r['epsilon']:g}",
          "" if r["epsilon"] is None else units[r["part"]][1], f"{100 * r['accuracy']:.1f} ± {100 * r['spread']:.1f}",
-         f"{r['attack']:.2f}" if r["part"] == "train" else f"{100 * r['attack']:.0f} %")
+         f"{r['attack']:.2f}" if r["part"] != "labels" else f"{100 * r['attack']:.0f} %")
         for r in result["lines"]
     ]  # fmt: skip
     head = ("", "unit", "ε", "δ", "accuracy, %", "attack")
@@ -145,12 +154,12 @@ def document(result: dict[str, Any], root: Path = ROOT) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see that it runs; nothing is written")
-    parser.add_argument("--part", choices=("train", "labels"), help="only this; the other's lines are kept")
+    parser.add_argument("--part", choices=("train", "labels", "sums"), help="only this; the others' lines are kept")
     args = parser.parse_args()
     logging.getLogger("grapevine").setLevel(logging.ERROR)
     if not args.quick and args.part != "train":
         need("cifar10-lite0")
-    parts = {"train": train, "labels": label}
+    parts = {"train": train, "labels": partial(label, "labels"), "sums": partial(label, "sums")}
     path = Path(__file__).with_suffix(".json")
     before = json.loads(path.read_text())["lines"] if path.exists() else []
     found: list[Line] = []

@@ -98,6 +98,17 @@ def test_mp_ssfls_classifier_tells_a_party_a_little_of_the_servers_rows(digits):
     assert 0.5 < found["right"] < 0.75
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name, model", [("mp-ssfl", "linear"), ("fedanchor", "mlp")])
+def test_weights_tell_a_server_with_all_labels_of_a_clients_unlabelled_rows(digits, name, model):
+    """By design: pseudo-labels leave traces as labels do. The figures stand in the threat model."""
+    split = digits.split(clients=48, labels="server:120", partition="dirichlet:0.3", seed=0)
+    t = Training(methods.find(name)(), split, VICTIMS, model, rounds=3)
+    classes = attacking.labels_of_round(t, 2)["client"]
+    assert classes["right"] > classes["prior"] + 0.05
+    assert max(one["right"] for one in attacking.membership(t, 2).values()) > 0.65
+
+
 def test_clean_tells_the_server_nothing_of_a_partys_rows():
     """Its one reply is empty unless parties agreed on counts, and then holds three numbers."""
     assert set(Clean().steps()["decide"].reveals) == {"counts"}

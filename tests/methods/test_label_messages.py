@@ -121,6 +121,15 @@ def test_masked_messages_are_uniform():
     assert uniform(np.concatenate([kept["p1"], kept["p2"]])) < 1e-6
 
 
+def test_hits_leave_under_masks():
+    """Counts below 2^32 would be seen at once: masked ones are uniform in 2^64, and only their sum is small."""
+    parties = blobs((20, 24, 18), labelled=10)
+    run = start(job("psm"), parties)
+    shares = np.stack([run.up("receive", name)[0]["hits"] for name in parties])
+    assert (shares > 2**32).mean() > 0.99
+    assert shares.sum(0, dtype=np.uint64).max() <= 30
+
+
 def test_letters_are_opaque_and_the_seed_stays_among_clients():
     parties = blobs((9, 12, 7))
     run = start(job("psm"), parties, stop=SPREAD)
