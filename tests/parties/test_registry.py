@@ -143,6 +143,8 @@ def test_what_a_party_says_cannot_write_to_the_hosts_terminal(host, tmp_path):
         link.hear("[red]here")
     link.hear("refused", sentence="a\x1b[2Jb\nc")
     assert host.registry.here["north"].sentence == "a?[2Jb?c"
+    link.hear("refused", sentence="因" * 5000)  # a long reason is cut, not lost
+    assert host.registry.here["north"].sentence == "因" * registry.SENTENCE
 
 
 @pytest.mark.parametrize("drop", ["job", "settings", "quorum", "shape"])

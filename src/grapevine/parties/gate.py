@@ -30,7 +30,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.words import printable
 from grapevine.parties.files import read_if_there
 from grapevine.parties.keys import node_signature, one_form
-from grapevine.parties.registry import Refused, Registry
+from grapevine.parties.registry import SENTENCE, Refused, Registry
 
 FLEET = frozenset(f"/v1/fleet/{name}" for name in (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "get-run", "get-fab",
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.say(f"{name} has joined.")
         elif what == "here":
             reply = registry.hear(
-                name, secret, *(_text(asked, key, 300) for key in ("process", "state", "confirmed", "sentence"))
+                name, secret, *(_text(asked, key, SENTENCE) for key in ("process", "state", "confirmed", "sentence"))
             )
             self.server.prove(self.client_address[0])
         elif what == "model":

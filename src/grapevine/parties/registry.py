@@ -48,6 +48,7 @@ TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
 BOOKS_SECONDS = 30  # for another process to release the books
 HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
 CALL_SECONDS = 15  # for one call of a party
+SENTENCE = 300  # letters that a party tells the host of why it leaves
 REPLY_BYTES = 2**20  # of a reply of the host
 MODEL_BYTES = 2**31
 MODEL_SECONDS = 600  # for a party to fetch the model
@@ -376,7 +377,7 @@ class HostLink:
         return replace(self, token=replace(self.token, secret=secret))
 
     def hear(self, state: str, confirmed: str = "", sentence: str = "") -> dict[str, Any]:
-        return self.call("here", process=self.process, state=state, confirmed=confirmed, sentence=sentence)
+        return self.call("here", process=self.process, state=state, confirmed=confirmed, sentence=sentence[:SENTENCE])
 
     def fetch_model(self) -> bytes:
         return self._post("model", MODEL_BYTES)
