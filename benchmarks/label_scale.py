@@ -33,7 +33,6 @@ import grapevine as gv
 
 CASES = [("rows", n, way) for n in (500, 2000, 10_000, 50_000) for way in ("mlwe", "plain")] + [("groups", 200, "psm")]
 PARTIES = dict(rows=20, groups=1000)
-SECRET = ("share", "xclp.hamming.", "receive")
 WORKERS = 2
 
 
@@ -104,7 +103,7 @@ def main() -> None:
         print(json.dumps(child(case, int(rows), secure, int(count))))
         return
     need("cifar10-lite0")
-    cases = [("rows", 100, "mlwe"), ("groups", 60, "psm")] if flags.quick else CASES
+    cases = [("rows", 100, "psm"), ("groups", 40, "plain")] if flags.quick else CASES
     cases = [(flags.only[0], int(flags.only[1]), flags.only[2])] if flags.only else cases
     kept = Path(__file__).with_suffix(".json")
     old = json.loads(kept.read_text()) if (flags.only or flags.estimates) and kept.exists() else dict(rows=[])
@@ -116,7 +115,7 @@ def main() -> None:
         write(__file__, dict(old, rows=list(found.values())))
         return
     for case, rows, secure in cases:
-        count = 40 if flags.quick and case == "groups" else PARTIES[case]
+        count = dict(rows=3, groups=20)[case] if flags.quick else PARTIES[case]
         command = [sys.executable, __file__, "--child", case, str(rows), secure, str(count)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found[case, rows, secure] = row = dict(json.loads(done.stdout), estimate=estimate(case, rows, secure, count))

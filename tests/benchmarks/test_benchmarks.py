@@ -10,7 +10,15 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if 'if __name__ == "__main__"' in path.read_text())
 QUICK = [path for path in SCRIPTS if '"--quick"' in path.read_text()]
-DEAR = ("anchor_parts", "attacks", "docs_numbers", "simulator", "xclp_parts")  # half a minute of a core each
+DEAR = (
+    "against",
+    "anchor_parts",
+    "attacks",
+    "docs_numbers",
+    "label_scale",
+    "simulator",
+    "xclp_parts",
+)  # up to half a minute each
 MARKED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in DEAR else [], id=path.stem) for path in QUICK]
 
 
