@@ -39,13 +39,13 @@ SHORT_SECONDS = 120  # where somebody is
 class Machines:
     """A host and parties, each a process with its own folder and log, as on machines of their own."""
 
-    def __init__(self, folder: Path, *words: str, names: list[str] = NAMES):
+    def __init__(self, folder: Path, *words: str, names: list[str] = NAMES, write: Callable[..., object] = write_table):
         self.folder, self.names, self.port = folder, names, processes.free_port()
         self.parties = {name: digits(name, 100 * i, 100) for i, name in enumerate(names)}
         self.started: dict[str, subprocess.Popen] = {}
         self.family: dict[int, psutil.Process] = {}
         for name, party in self.parties.items():
-            write_table(folder / f"{name}.csv", party, label="digit")
+            write(folder / f"{name}.csv", party, label="digit")
         self.host = folder / "host"
         made = self.grapevine(
             "host", str(self.host), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1", "--port",

@@ -138,26 +138,16 @@ def test_a_killed_connection_is_started_again_and_said(tmp_path):
         assert bits(machines.host / "results") == bits(machines.strict()[0])
 
 
-def server_app(machines: Machines) -> psutil.Process:
-    """The process of the job: of the forks that last, the youngest."""
-    forks = []
-    for _ in range(2):
-        tree = [psutil.Process(pid) for pid in processes.children(machines.started["host"].pid) if psutil.pid_exists(pid)]
-        forks.append({each for each in tree if "grapevine.parties.warm" in each.cmdline()})
-        time.sleep(12)
-    return max(forks[0] & forks[1], key=lambda each: each.create_time())
-
-
 @pytest.mark.parties
 def test_a_killed_server_app_is_started_again_and_the_result_is_the_same(tmp_path):
-    with Machines(tmp_path, *TRAIN, "--rounds", "40") as machines:
+    with Machines(tmp_path, *TRAIN, "--rounds", "6") as machines:
         machines.start_all()
         machines.until_step("train", "answered", 1)
-        end_tree(server_app(machines).pid)
+        end_tree(int((machines.host / "job.pid").read_text()))
         machines.all_ended()
         for name in ("host", *NAMES):
             assert "The job's process stopped. It is started again" in machines.said(name)
-        assert machines.result()["rounds"] == 40 and bits(machines.host / "results") == bits(machines.strict()[0])
+        assert machines.result()["rounds"] == 6 and bits(machines.host / "results") == bits(machines.strict()[0])
 
 
 @pytest.mark.parties

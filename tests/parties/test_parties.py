@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -36,6 +37,8 @@ from trials import STEPS, digits, write_table
 import grapevine as gv
 from grapevine.core.store import Memory
 from grapevine.crypto.agreement import Identity
+from grapevine.data.tables import write_csv
+from grapevine.jobs.reading import Party
 from grapevine.parties import files, keys, processes
 from grapevine.parties.federation import load_host
 
@@ -84,6 +87,26 @@ def assert_left(machines: Machines, name: str, steps: list[str]) -> None:
     assert "What would leave" in machines.said(name) and "Compare these fingerprints" in machines.said(name)
     known = {p.relative_to(machines.host).as_posix(): p.read_bytes() for p in machines.host.rglob("*") if p.is_file()}
     assert not [path for path, data in known.items() if b"row1" in data]  # the host has no row of anybody
+
+
+def with_words(path: Path, who: Party, label: str) -> None:
+    """A table with a column of words, some of which one party alone has, and one of dates, beside the numbers."""
+    own = {f"p{j}": who.x[:, j] for j in range(10, 40)}
+    words = [f"ward {'abc'[int(digit) % 3]}" if i % 9 else f"only {who.name}" for i, digit in enumerate(who.truth)]
+    days = [f"2024-03-{1 + i % 28:02}" for i in range(len(who.ids))]
+    write_csv(path, {"id": who.ids, label: who.labels, "ward": words, "day": days, **own})
+
+
+@pytest.mark.parties
+def test_three_parties_label_rows_with_words_by_chorus_as_in_one_process(tmp_path):
+    with Machines(tmp_path, *CHORUS, write=with_words) as machines:
+        machines.start_all()
+        machines.all_ended()
+        paths = [str(tmp_path / f"{name}.csv") for name in NAMES]
+        here = gv.label(paths, label="digit", id="id", secure="psm", bits=1024, neighbours=5, smooth=True, seed=3)
+        for place, name in enumerate(NAMES):
+            there = [row["label"] for row in machines.table(name)]
+            assert np.mean([a == b for a, b in zip(there, here[place].labels)]) > 0.95 and right(machines, name) > 0.6
 
 
 @pytest.mark.parties

@@ -9,6 +9,7 @@ A message is our own codec (`wire`) in one array of bytes, in both directions.
 from __future__ import annotations
 
 import json
+import os
 import queue
 import secrets
 import threading
@@ -23,6 +24,7 @@ import torch
 
 from grapevine.core import Id, Transport, party_name, wire
 from grapevine.core.errors import Later, Mistake
+from grapevine.core.store import write_atomically
 from grapevine.crypto.agreement import AgreementError, roster_hash, verify_offers
 from grapevine.parties import federation, job, node, virtual
 from grapevine.parties.audit import Audit
@@ -278,6 +280,7 @@ def main(grid: Grid, context: Context) -> None:
     if context.run_config["experiment-folder"]:
         return virtual.drive(Path(str(context.run_config["experiment-folder"])), partial(_virtual_nodes, grid))
     host = federation.load_host(str(context.run_config["federation-folder"]))
+    write_atomically(host.folder / "job.pid", str(os.getpid()).encode())
     with job.saying_why(host.folder):
         nodes = find_nodes(grid, host.keys, host.agreed.quorum, host.timeouts.online)
     transport = GridTransport(

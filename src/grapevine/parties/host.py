@@ -20,7 +20,7 @@ from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import whole_lines
 from grapevine.parties.gate import Gate
 from grapevine.parties.keys import make_certificates
-from grapevine.parties.processes import SuperLink, port_is_free
+from grapevine.parties.processes import SuperLink, alive, port_is_free
 from grapevine.parties.registry import HERE_SECONDS, Registry
 from grapevine.run.folder import lock
 
@@ -166,7 +166,7 @@ class _Job:
         failed.unlink(missing_ok=True)
         self._note_gone()
         self.registry.turn("running")
-        run, runs, asked = self.superlink.run(), 1, time.monotonic()
+        run, runs, asked = self._start(), 1, time.monotonic()
         while True:
             if result.exists():
                 progress.read()
@@ -183,10 +183,15 @@ class _Job:
             self._note_gone()
             self._tick(progress.read())
 
+    def _start(self) -> str:
+        (self.folder / "job.pid").unlink(missing_ok=True)
+        return self.superlink.run()
+
     def _lives(self, run: str) -> bool:
         if not self.superlink.running:
             raise Later(f"the SuperLink stopped (see {self.superlink.log}): start the host again to continue.")
-        return not self.superlink.status(run).startswith("finished")
+        pid = self.folder / "job.pid"  # which the job writes; until then Flower is asked, which notices a death after a minute
+        return alive(int(pid.read_text())) if pid.exists() else not self.superlink.status(run).startswith("finished")
 
     def _again(self, runs: int) -> str:
         """The job's own process has ended without a word: another one continues, as after a new start of this host."""
@@ -195,7 +200,7 @@ class _Job:
         self.tell("The job's process stopped. It is started again, and continues from its last checkpoint or from the beginning.")
         self.registry.start_anew()
         self._confirm()
-        return self.superlink.run()
+        return self._start()
 
     def tell(self, sentence: str) -> None:
         """On this screen and on those of all parties."""
