@@ -1,4 +1,4 @@
-"""Three real nodes that go wrong: one is killed, one sends garbage or nothing in time, a host sends code."""
+"""Four real nodes that go wrong: one is killed, one sends garbage or nothing in time, a host sends code."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trials import LABEL, digits, digits_agreement
 from grapevine.parties import processes
 
 pytestmark = [pytest.mark.parties, pytest.mark.timeout(1800)]
-NAMES = ["party-01", "party-02", "party-03"]
-LABEL_JOB = digits_agreement(job="label", method="", settings=dict(LABEL, bits=256))
+NAMES = ["party-01", "party-02", "party-03", "party-04"]
+LABEL_JOB = digits_agreement(job="label", method="", quorum=3, settings=dict(LABEL, bits=256))
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def net(tmp_path_factory):
 
 
 def test_a_killed_node_comes_back_and_its_request_is_answered(net):
-    net.agree(digits_agreement(settings=dict(digits_agreement().settings, rounds=6, per_round=3)))
+    net.agree(digits_agreement(settings=dict(digits_agreement().settings, rounds=6, per_round=4)))
     net.start_job()
     net.until(lambda: net.exchanges(), "the first exchange")
     net.crash("party-02")
@@ -36,7 +36,7 @@ def test_a_killed_node_comes_back_and_its_request_is_answered(net):
 
 
 def test_killed_workers_are_replaced_and_nothing_is_lost(net):
-    net.agree(digits_agreement(settings=dict(digits_agreement().settings, rounds=6, per_round=3)))
+    net.agree(digits_agreement(settings=dict(digits_agreement().settings, rounds=6, per_round=4)))
     net.start_job()
     for count in range(1, 5):
         net.until(lambda count=count: len(net.exchanges()) > count, "another exchange")
@@ -75,7 +75,9 @@ def test_a_party_that_sends_garbage_or_nothing_in_time_does_not_stop_the_others(
     net.agree(LABEL_JOB, step=120)
     net.start_node("party-03", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]), MISCHIEF=what)
     result = net.run()
-    assert result.get("labelled") == NAMES[:2] and result["lost"] == ["party-03"], f"{result}\n{net.logs()}"
+    assert result.get("labelled") == ["party-01", "party-02", "party-04"] and result["lost"] == ["party-03"], (
+        f"{result}\n{net.logs()}"
+    )
     net.start_node("party-03")
 
 
@@ -94,7 +96,7 @@ def test_a_host_that_sends_code_finds_that_no_party_runs_it(net, tmp_path, monke
     monkeypatch.setattr(processes, "write_app", planted)
     result = net.run()
     (net.host / "flower" / "app" / "planted.py").unlink()
-    assert "0 of 3 parties still answer" in result.get("sentence", ""), f"{result}\n{net.logs()}"
+    assert "0 of 4 parties still answer" in result.get("sentence", ""), f"{result}\n{net.logs()}"
     assert not ran.exists()
     assert (
         "the host sent code ('planted.py'), which is not run here" in (net.folder / "party-01" / "log" / "line.txt").read_text()

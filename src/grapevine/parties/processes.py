@@ -6,6 +6,7 @@ it ends, the pipe closes and the watcher stops the process and all that it start
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -174,6 +175,8 @@ def fork(run: Callable[[Connection], None], *close: Connection, watched: bool = 
     """A child that calls `run` with its end of a pipe, and shares this process's pages of memory. This process must not have
     threads that hold locks. `close`: pipes that the child has no business with. Unless it looks for itself, it is watched."""
     ours, theirs = Pipe()
+    gc.collect()
+    gc.freeze()  # or a collection in the child would write to every page, and none would be shared any more
     mother, pid = os.getpid(), os.fork()
     if pid:
         theirs.close()
