@@ -5,7 +5,7 @@ import io
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grapevine.data.sheets import csv_text, quoted, read_text_columns, unquoted
@@ -51,11 +51,13 @@ def test_numbers_and_plain_words_stay_as_they_are(cell):
     assert quoted(cell) == cell and (not isinstance(cell, str) or unquoted(cell) == cell)
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("=+-@'\t\r\n,;|＝1a.\""), max_size=12))
 def test_reading_undoes_it(cell):
     assert unquoted(quoted(cell)) == cell
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("=+-@',;|1a\""), min_size=1, max_size=6), min_size=1, max_size=4, unique=True))
 def test_both_readers_of_files_undo_it(tmp_path_factory, cells):
     path = tmp_path_factory.mktemp("csv") / "labels.csv"

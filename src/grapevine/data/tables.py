@@ -275,7 +275,7 @@ def spelling_warnings(names: Iterable[str]) -> list[str]:
     return sentences
 
 
-def write_csv(path: str | Path, columns: dict[str, Sequence[Any]]) -> None:
+def write_csv(path: str | Path, columns: Mapping[str, Sequence[Any]]) -> None:
     """Write columns of equal length as CSV; the file appears whole or not at all, and only its owner may read it."""
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
