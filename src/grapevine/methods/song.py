@@ -203,7 +203,7 @@ def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
     more = int(own.sum()) - int(mixed.sum())
     apart = int((own != mixed).sum())
     return dict(n=len(y), right=int(mixed.sum()), own=int(own.sum()), apart=apart, has_own=found.own_hidden is not None,
-                own_kept=found.own_hidden is not None and more >= 3 and more > 2 * np.sqrt(apart))  # fmt: skip
+                own_kept=bool(found.own_hidden is not None and more >= 3 and more > 2 * np.sqrt(apart)))  # fmt: skip
 
 
 def _at_best(own: Singer, voice: np.ndarray) -> Program:
