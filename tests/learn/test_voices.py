@@ -131,7 +131,7 @@ def test_a_randomised_response_is_undone_in_expectation():
 
 
 def test_told_labels_are_refined_by_bayes_rule():
-    """Two classes, p = 0.8, q = 0.2: a row that is of the first by 0.5 follows the label; one by 0.9 against it stands at 9 · 1/4."""
+    """Two classes, p = 0.8, q = 0.2: a row that is of the first by 0.5 follows the label; one by 0.9 against it stands."""
     told = Told(0.8, 0.2)
     found = told.posterior(np.array([[0.5, 0.5], [0.9, 0.1]]), np.array([0, 1]))
     np.testing.assert_allclose(found, [[0.8, 0.2], [0.18 / 0.26, 0.08 / 0.26]])
