@@ -127,7 +127,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for_and_a_host_is_followed(tmp
                  dict(time=3.0, step="keys", round=0, answered=["a"], missing=["b"], seconds=2.0)]  # fmt: skip
         (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         page = server.page(folder)[1].decode()
-        assert "Step keys of round 0: 1 answered." in page and "client b is left out." in page
+        assert "Round 1, step keys: 1 answered, after 1 exchange." in page and "client b is left out." in page
         (folder / "failed.json").write_text(json.dumps(dict(sentence="1 of 2 parties still answer.", later=True)))
         assert "1 of 2 parties still answer." in server.page(folder)[1].decode()
 

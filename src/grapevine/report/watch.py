@@ -138,22 +138,23 @@ def _hosted(folder: Path) -> Page:
     """A federation as its host sees it: who was asked for what, who answered, who did not."""
     lines = read_lines(folder / "progress.jsonl")
     asked = next((line for line in reversed(lines) if "asked" in line or "answered" in line), None)
+    done = many(sum("answered" in line for line in lines), "exchange")
     heading = "The parties are not here yet."
     if asked is not None and "asked" in asked:
-        heading = f"Step {asked['step']} of round {asked['round']}: {many(len(asked['asked']), 'party', 'parties')} asked."
+        who = many(len(asked["asked"]), "party", "parties")
+        heading = f"Round {asked['round'] + 1}, step {asked['step']}: {who} asked, after {done}."
     elif asked is not None:
-        heading = f"Step {asked['step']} of round {asked['round']}: {len(asked['answered'])} answered."
+        heading = f"Round {asked['round'] + 1}, step {asked['step']}: {len(asked['answered'])} answered, after {done}."
     failed = read_json(folder / "failed.json") or {}
-    rows = [[_clock(line), line["step"], line["round"], ", ".join(map(str, line["answered"])),
+    rows = [[_clock(line), line["step"], line["round"] + 1, ", ".join(map(str, line["answered"])),
              ", ".join(map(str, line["missing"])) or "—", duration(line["seconds"])]
             for line in lines[::-1] if "answered" in line][:MOST_STEPS]  # fmt: skip
     said = [f"{_clock(line)} {line['sentence']}" for line in lines if "sentence" in line][-MOST_STEPS:]
     table = [Card("", [Table(["time", "step", "round", "answered", "missing", "took"], rows)])] if rows else []
     sections: list[tuple[str, list[Part]]] = [("Exchanges, newest first", [*table]), ("Left out", [*said])]
-    tiles = {"exchanges": str(sum("answered" in line for line in lines))}
     notices = [str(failed["sentence"])] if failed.get("sentence") else []
     return Page(f"Host of {folder.name}", f"Host · {folder.name}", heading, sections, f"Made by Grapevine {__version__}.",
-                tiles=tiles, notices=notices)  # fmt: skip
+                notices=notices)  # fmt: skip
 
 
 def _clock(line: dict) -> str:
