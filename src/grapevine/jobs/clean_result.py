@@ -200,7 +200,9 @@ def write_party(folder: Path, party: PartyCleaned) -> None:
                  confidence=[f"{c:.6f}" for c in party.confidence])  # fmt: skip
     tables.write_csv(folder / "cleaned.csv", table)
     if party.flagged is not None:
-        second = {name: [table[name][i] for i in np.flatnonzero(party.flagged)] for name in ("id", "given", "label", "action")}
+        second: dict[str, Sequence] = {
+            name: [table[name][i] for i in np.flatnonzero(party.flagged)] for name in ("id", "given", "label", "action")
+        }
         tables.write_csv(folder / "cleanlab.csv", second)
     write_atomically(folder / "suspicious.json", json.dumps(party.examples, indent=1).encode(), 0o600)
     write_lines(folder / "disclosure.jsonl", party.disclosure)
