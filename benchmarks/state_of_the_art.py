@@ -23,7 +23,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from machine import DATA, ROOT, about, fill, markdown, need, one_blas_thread, write
+from machine import DATA, ROOT, about, fill, kept, markdown, need, one_blas_thread, write
 
 import grapevine as gv
 from grapevine import methods
@@ -170,16 +170,6 @@ def label(split: Split, features: Dataset, seed: int, folder: Path) -> tuple[Spl
         parties.append((features.x[rows].flatten(1).double().numpy(), np.array(names, dtype=object)))
     made = gv.label(parties, names=[name for name, _ in holders], secure="plain", seed=seed, out=folder)
     return with_labels(split, folder), made.bytes_up + made.bytes_down
-
-
-def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A result that is made once."""
-    if not path.exists():
-        result = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_text(json.dumps(result))
-        path.with_suffix(".new").replace(path)
-    return json.loads(path.read_text())
 
 
 # ---------------------------------------------------------------- tables

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from common import DATA, SEEDS, TRIAL_SEED, arguments, beats, sentence, spread, verdict, write
+from common import DATA, RUNS, SEEDS, TRIAL_SEED, arguments, beats, sentence, spread, verdict, write
 from features import fedavg, predicted, propagated, rate
+from machine import kept
 from propagation import right
 from torch import nn
 
@@ -43,25 +47,36 @@ def whole_splits(found: data.Dataset, flags: dict, start: int = 0) -> Iterator[t
             yield seed, found.split(**flags, seed=seed)
 
 
+def measured(found: data.Dataset, split: Split, seed: int, lr: float, rounds: int) -> dict[str, float]:
+    """What the network says of the new rows, what XCLP on its features says, and how often they agree."""
+    at = new_rows(found, split)
+    rows, y = (torch.cat([getattr(part, name) for part in split.parts]) for name in ("labelled", "labels"))
+    x, known = torch.cat([split.x[rows], found.x_test[at]]), np.append(y.numpy(), np.full(len(at), -1))
+    truth, new = np.append(y.numpy(), found.y_test[at].numpy()), known < 0
+    run = fedavg(split, two_layers(seed), rounds, seed, lr=lr)
+    network, spreading = predicted(run, x), propagated(run, x, known, 62, seed)
+    return {"network": right(network, truth, new), "XCLP": right(spreading, truth, new), SAME: right(spreading, network, new)}
+
+
 def main() -> None:
     quick = arguments(CLAIM).quick
     rounds, seeds, writers = (2, range(1), 5) if quick else (ROUNDS, range(SEEDS), WRITERS)
     found, numbers, outcomes, told = data.load("femnist", data_dir=DATA), {}, [], []
     for fraction in FRACTIONS[-1:] if quick else FRACTIONS:
         flags = dict(clients=writers, partition="natural", labels="all" if fraction == 1 else f"fraction:{fraction}")
-        trial = next(whole_splits(found, flags, TRIAL_SEED))[1]
-        lr = RATES[2]["lr"] if quick else rate(trial, two_layers(TRIAL_SEED), rounds, RATES)
-        scores: dict[str, list[float]] = {"network": [], "XCLP": [], SAME: []}
-        for _, (seed, split) in zip(seeds, whole_splits(found, flags)):
-            at = new_rows(found, split)
-            rows, y = (torch.cat([getattr(part, name) for part in split.parts]) for name in ("labelled", "labels"))
-            x, known = torch.cat([split.x[rows], found.x_test[at]]), np.append(y.numpy(), np.full(len(at), -1))
-            truth, new = np.append(y.numpy(), found.y_test[at].numpy()), known < 0
-            run = fedavg(split, two_layers(seed), rounds, seed, lr=lr)
-            network, spreading = predicted(run, x), propagated(run, x, known, 62, seed)
-            for name, value in (("network", right(network, truth, new)), ("XCLP", right(spreading, truth, new)),
-                                (SAME, right(spreading, network, new))):  # fmt: skip
-                scores[name].append(value)
+        with TemporaryDirectory() as scratch:
+            folder = (Path(scratch) if quick else RUNS / "x2") / f"{fraction:g}"
+            trial = next(whole_splits(found, flags, TRIAL_SEED))[1]
+            lr = RATES[2]["lr"]
+            if not quick:
+                lr = kept(folder / "rate.json", lambda trial=trial: dict(lr=rate(trial, two_layers(TRIAL_SEED), rounds, RATES)))[
+                    "lr"
+                ]
+            runs = [
+                kept(folder / f"{seed}.json", partial(measured, found, split, seed, lr, rounds))
+                for _, (seed, split) in zip(seeds, whole_splits(found, flags))
+            ]
+        scores = {name: [one[name] for one in runs] for name in ("network", "XCLP", SAME)}
         gain = beats(scores["XCLP"], scores["network"])
         numbers[f"{fraction:g} labelled"] = dict({name: spread(each) for name, each in scores.items()}, gain=gain, lr=lr)
         outcomes.append(gain["outcome"])
