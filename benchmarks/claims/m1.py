@@ -44,12 +44,12 @@ def main() -> None:
             start = where / f"m1-2-{name}-{clients}x{each}"
             place = f"{title}, {clients} clients of {each}"
             mine = numbers[place] = {"learning rate": lr}
-            for server in SERVERS if first_size else SERVERS[-1:]:
+            for server in SERVERS[-1:] if quick or not first_size else SERVERS:
                 fewer = {s: with_server(splits[s], server) for s in seeds}
                 out = {s: Path(f"{start}-{server}-{s}") for s in seeds}
                 true = [train(Path(f"{start}-{server}-true-{s}"), "supervised", joined(fewer[s]), s, rounds, lr=lr, **FEDAVG)
                         for s in seeds]  # fmt: skip
-                how = dict(lr=lr, server_epochs=EPOCHS, **FEDAVG)
+                how = dict(lr=lr, server_epochs=2 if quick else EPOCHS, **FEDAVG)
                 runs = [train(out[s], "mp-ssfl", fewer[s], s, rounds, **how) for s in seeds]
                 begun = [train(Path(f"{start}-{server}-begun-{s}"), "mp-ssfl", fewer[s], s, rounds, start="classifier", **how)
                          for s in seeds]  # fmt: skip
