@@ -246,9 +246,9 @@ def pfl(clients: int, rows: int, tuned: bool) -> dict[str, float]:
 
 
 def blazefl(clients: int, rows: int) -> dict[str, float]:
-    """BlazeFL, whose threads share the memory: a thread a core."""
+    """BlazeFL, whose threads share the memory: a thread a core. It cannot send weights that are channels last."""
     python = environment("blazefl", ("torch", "numpy", "tqdm"), ("--ignore-requires-python --no-deps blazefl==2.0.3",))
-    folder = write_app(python, BLAZEFL_APP, True, 1, clients, rows)
+    folder = write_app(python, BLAZEFL_APP, False, 1, clients, rows)
     return run_app("BlazeFL", [python, folder / "app.py"], folder, 1)
 
 

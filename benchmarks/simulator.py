@@ -9,12 +9,12 @@ Flower's simulation (Ray), in three ways: as in its quickstart, with a DataLoade
 two cores for a client; the same with a client a core; and with our batches and memory format too. Apple's pfl: as in its
 introduction, one process with torch's threads on both cores; and as its chapter on fast simulations has it, a process a core, in
 our memory format. (pfl cuts a client's rows into batches once and does not shuffle them, so an epoch costs it a little less; and
-it always evaluates the clients of the first round, which counts in its whole process alone.) BlazeFL: a thread a core, our memory
-format, its own loop over a DataLoader. The peers' small CNN is torch's layers, ours has `PoolReLU`, and so has the bare loop,
-which runs in our process and with its allocator; so what is left between "our batches" and us is not the engine alone. "Whole
-process" is a run of 20 rounds from start to end, imports and start-up included, for the peers and for us. And the memory of 100
-and of 1000 clients, each in a child process. Fashion-MNIST must be there as fashion_mnist.npz. `--peers` takes only those whose
-names begin so, comma between them.
+it always evaluates the clients of the first round, which counts in its whole process alone.) BlazeFL: a thread a core, torch's
+usual memory format, its own loop over a DataLoader. The peers' small CNN is torch's layers, ours has `PoolReLU`, and so has the
+bare loop, which runs in our process and with its allocator; so what is left between "our batches" and us is not the engine
+alone. "Whole process" is a run of 20 rounds from start to end, imports and start-up included, for the peers and for us. And the
+memory of 100 and of 1000 clients, each in a child process. Fashion-MNIST must be there as fashion_mnist.npz. `--peers` takes
+only those whose names begin so, comma between them.
 
     python benchmarks/simulator.py [--rounds 3] [--repeats 4] [--peers pfl,blazefl | --peers none] [--where] [--quick]
 
