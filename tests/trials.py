@@ -15,7 +15,7 @@ from grapevine.jobs.settings import CleanSettings, LabelSettings
 from grapevine.parties.agreement import Agreement
 
 NAMES = ("east", "north", "south")
-STEPS = ["keys", "meet", "share", "receive"]  # of the label job
+STEPS = ["keys", "meet", "pool", "share", "receive"]  # of the label job
 COLUMNS = ("a", "b", "c", "d")
 LABEL = dict(LabelSettings(method="xclp", secure="psm", bits=64, neighbours=3).agreed())
 TRAIN = dict(model="linear", rounds=4, per_round=10, evaluate_every=0, patience=0, set=dict(lr="0.05", epochs="1"))

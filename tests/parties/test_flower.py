@@ -98,7 +98,7 @@ def test_training_gives_the_bits_of_strict(net):
     assert bits(net.host / "results") == bits(net.strict()[0])
 
 
-def test_labelling_gives_the_bits_of_strict_in_four_exchanges(net):
+def test_labelling_gives_the_bits_of_strict_in_five_exchanges(net):
     net.agree(LABEL_JOB)
     told: list[dict] = []
     job.run(load_host(net.host), net.names, transport(MemoryGrid(net), told))
