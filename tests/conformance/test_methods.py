@@ -104,7 +104,7 @@ def test_its_folder_says_what_left_and_its_model_predicts(method, split, tmp_pat
 
 
 MORE_FIELDS = [
-    ("xclp", "preset=code", ("meet", "counts")),
+    ("xclp", "preset=code", ("learn_seed", "share")),
     ("xclp", "spread=paper", ("spread.contribute", "rows")),
     ("xclp", "hamming=mlwe", ("hamming.open", "shares")),
     ("xclp", "hamming=ot", ("hamming.receive", "requests")),

@@ -213,6 +213,8 @@ def _read(method: type[Method], f: Field, text: str) -> Any:
     """A field's value; a sub-protocol is read by what its field says in `param(…, named=…)`."""
     if not isinstance(f.default, SubProtocol):
         return read(f, text, method.name)
+    if text == f.default.name:
+        return f.default
     if "named" not in f.metadata:
         raise Mistake(f"{method.name}: {f.name} cannot be set to '{text}'.")
     return f.metadata["named"](text)
