@@ -82,13 +82,22 @@ def picture(page: Path, to: Path, browser: Browser) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("jobs", nargs="*", choices=[*JOBS, []], help="which [all]")
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    parser.add_argument("--quick", action="store_true", help="the label and clean jobs without a browser; writes nothing")
+    flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        browser = Browser(program, Path(folder) / "chromium")
-        for name in parser.parse_args().jobs or JOBS:
-            out = Path(folder) / name / "out"
+        pages = {name: Path(folder) / name / "out" for name in (("label", "clean") if flags.quick else flags.jobs or JOBS)}
+        for name, out in pages.items():
             out.parent.mkdir()
             JOBS[name](out)
+            print(f"{name}: a page of {(out / 'report.html').stat().st_size:,} bytes")
+        if flags.quick:
+            print("No picture was taken.")
+            return
+        program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+        if program is None:
+            sys.exit("No Chromium was found: install it, then run this again.")
+        browser = Browser(program, Path(folder) / "chromium")
+        for name, out in pages.items():
             picture(out / "report.html", ROOT / "docs" / "images" / f"{name}.png", browser)
         browser.close()
 

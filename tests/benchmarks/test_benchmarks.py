@@ -16,6 +16,8 @@ DEAR = (
     "attacks",
     "docs_numbers",
     "label_scale",
+    "parties",
+    "pictures",
     "simulator",
     "xclp_parts",
 )  # up to half a minute each
