@@ -18,7 +18,7 @@ from grapevine.parties import files, keys, registry
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import load_host
 from grapevine.parties.join import look
-from grapevine.parties.registry import HostLink, Registry, check_clock
+from grapevine.parties.registry import HostLink, Registry
 
 
 def test_neither_a_token_nor_the_books_show_the_secret(host):
@@ -223,10 +223,10 @@ def test_a_party_that_lost_its_keys_is_invited_again_only_on_purpose(host, tmp_p
 @pytest.mark.parametrize(("offset", "good"), [(0, True), (4, True), (8, False), (-200, True), (-400, False)])
 def test_a_clock_that_flower_would_refuse_is_named(offset, good):
     if good:
-        assert check_clock(1000.0, 1000.0 + offset, 1000.0 + offset) == pytest.approx(offset)
+        assert keys.check_clock(1000.0, 1000.0 + offset, 1000.0 + offset) == pytest.approx(offset)
     else:
         with pytest.raises(Mistake, match=f"{abs(offset)} s {'ahead of' if offset > 0 else 'behind'}"):
-            check_clock(1000.0, 1000.0 + offset, 1000.0 + offset)
+            keys.check_clock(1000.0, 1000.0 + offset, 1000.0 + offset)
 
 
 def test_the_gate_holds_two_hundred_parties(tmp_path):

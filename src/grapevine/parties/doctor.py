@@ -18,9 +18,9 @@ from grapevine.jobs import reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
-from grapevine.parties.keys import Token, read_token
+from grapevine.parties.keys import Token, check_clock, read_token
 from grapevine.parties.policy import policy_file, read_policy
-from grapevine.parties.registry import HostLink, check_clock, short
+from grapevine.parties.registry import HostLink, short
 from grapevine.parties.rows import read_rows
 from grapevine.parties.settings import Source
 

@@ -133,7 +133,7 @@ class _Job:
                 self.registered.add(entry["node_key"])
 
     def _confirm(self) -> None:
-        roster = {name: entry["identity"] for name, entry in self.registry.roster().items() if entry["in"]}
+        roster = self.registry.confirming()
         # For this start of the host: a party that has not heard of it yet would refuse to begin the job again.
         digest, until = f"{roster_digest(roster)} {self.registry.epoch}", time.monotonic() + self.times.confirm
         while True:

@@ -27,11 +27,11 @@ from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import ledger_folder
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
 from grapevine.parties.host import roster_digest
-from grapevine.parties.keys import Token, make_node_key, read_token, secret_hash
+from grapevine.parties.keys import Token, check_clock, make_node_key, read_token, secret_hash
 from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
-from grapevine.parties.registry import HERE_SECONDS, HostLink, Refused, Unreachable, check_clock
+from grapevine.parties.registry import HERE_SECONDS, HostLink, Refused, Unreachable
 from grapevine.parties.rows import client_data, load_rows, read_rows, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk

@@ -232,3 +232,14 @@ def check_node_key(text: str) -> str:
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp384r1":
         raise Mistake("the node key is not an EC P-384 key in OpenSSH form: let `grapevine join` make it.")
     return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH).decode()
+
+
+def check_clock(theirs: float, before: float, after: float) -> float:
+    """Seconds that this clock is ahead of the host's; a `Mistake` if it is off by more than Flower lets pass."""
+    ahead = (before + after) / 2 - theirs
+    if ahead > AHEAD + (after - before) or ahead < -BEHIND:
+        way = "ahead of" if ahead > 0 else "behind"
+        raise Mistake(
+            f"this machine's clock is {abs(ahead):.0f} s {way} the host's: synchronise both with NTP (timedatectl set-ntp true)."
+        )
+    return ahead

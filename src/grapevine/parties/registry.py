@@ -34,8 +34,6 @@ from grapevine.parties.audit import Audit
 from grapevine.parties.federation import Host, load_host
 from grapevine.parties.files import check_name, read_if_there, write_toml
 from grapevine.parties.keys import (
-    AHEAD,
-    BEHIND,
     Token,
     ca_fingerprint,
     check_node_key,
@@ -87,6 +85,7 @@ class Registry:
     epoch: str = field(default_factory=lambda: secrets.token_hex(8))  # another one says that the host was started again
     here: dict[str, Presence] = field(default_factory=dict)
     news: list[str] = field(default_factory=list)  # what every party's screen shows
+    closed: set[str] | None = None  # who takes part, once that is settled
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     # ------------------------------------------------------------ on disk
@@ -238,7 +237,7 @@ class Registry:
         told["every"] = min(HERE_SECONDS / 2, max(1.0, len(host.parties) / 20))
         told["news"] = list(enumerate(self.news))[-NEWS:]
         if self.phase != "gathering":
-            told["roster"] = {name: entry["identity"] for name, entry in roster.items() if entry.get("in", True)}
+            told["roster"] = self.confirming()
         return told
 
     def model(self, name: str, secret: bytes) -> Path:
@@ -301,13 +300,20 @@ class Registry:
         with self._changing():
             roster = {name: dict(entry, **{"in": name in names}) for name, entry in self.roster().items()}
             write_toml(self.folder / "roster.toml", roster)
-            self.phase = "confirming"
+            self.phase, self.closed = "confirming", set(names)
             self.audit.write("closed", parties=sorted(names))
+
+    def confirming(self) -> dict[str, str]:
+        """Whose identities all confirm: those of the closed roster. One who is excluded while the job runs stays in it, since the
+        others have summed with it; it is not in that of the next start."""
+        return {name: entry["identity"] for name, entry in self.roster().items()
+                if (entry.get("in", True) if self.closed is None else name in self.closed)}  # fmt: skip
 
     def start_anew(self) -> None:
         """As if the host had been started again: parties connect again, and let rounds be repeated that its checkpoint lacks."""
         with self._lock:
             self.epoch = secrets.token_hex(8)
+            self.closed = {name for name, entry in self.roster().items() if entry["in"]}
 
     def turn(self, phase: str, sentence: str = "", later: bool = False) -> None:
         assert phase in PHASES
@@ -437,14 +443,3 @@ def _sentence(data: bytes, status: int, place: str) -> str:
 
 def short(hash: str) -> str:
     return " ".join(hash[:16].upper()[i : i + 4] for i in range(0, 16, 4)) + " …"
-
-
-def check_clock(theirs: float, before: float, after: float) -> float:
-    """Seconds that this clock is ahead of the host's; a `Mistake` if it is off by more than Flower lets pass."""
-    ahead = (before + after) / 2 - theirs
-    if ahead > AHEAD + (after - before) or ahead < -BEHIND:
-        way = "ahead of" if ahead > 0 else "behind"
-        raise Mistake(
-            f"this machine's clock is {abs(ahead):.0f} s {way} the host's: synchronise both with NTP (timedatectl set-ntp true)."
-        )
-    return ahead
