@@ -24,7 +24,8 @@ from torch import Tensor
 
 from grapevine.core.rows import Rows
 from grapevine.data.augment import RANGES, Views, strong, weak
-from grapevine.data.datasets import image_scale, images
+from grapevine.data.datasets import image_scale
+from grapevine.data.pictures import images
 
 SETS = ("cifar10", "fashion-mnist")
 BATCHES = (10, 50, 500)

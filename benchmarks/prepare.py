@@ -32,8 +32,9 @@ from grapevine.cli.bars import download_bar
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
 from grapevine.data import catalogue, download, formats
-from grapevine.data.datasets import Dataset, images
+from grapevine.data.datasets import Dataset
 from grapevine.data.embed import BATCH, CENTRE, SPREAD, pretrained
+from grapevine.data.pictures import images
 
 Arrays = dict[str, np.ndarray]
 READERS = {"fashion-mnist": formats.load_fashion_idx, "mnist": formats.load_mnist_idx, "cifar10": formats.load_cifar10_binary}

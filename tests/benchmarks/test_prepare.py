@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from grapevine.data import datasets, download, load
+from grapevine.data import download, load, pictures
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RNG = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def test_features_are_projected_on_their_leading_axes(benchmark, monkeypatch):
     monkeypatch.setattr(prepare, "pretrained", lambda *_: Network())
     part = {f"x_{name}": RNG.integers(0, 256, (n, 32, 32, 3), np.uint8) for name, n in (("train", 40), ("test", 9))}
     made = prepare.cifar10_lite0(part)
-    raw = {key: prepare.embed(Network(), datasets.images(x), "") for key, x in part.items()}
+    raw = {key: prepare.embed(Network(), pictures.images(x), "") for key, x in part.items()}
     for key, rows in raw.items():
         np.testing.assert_allclose(made[key] @ made[key].T.astype(np.float32),
                                    (rows - raw["x_train"].mean(0)) @ (rows - raw["x_train"].mean(0)).T, atol=1e-3)  # fmt: skip
@@ -141,7 +141,7 @@ def test_the_shared_features_are_those_of_this_network(benchmark, shared):
     prepare = benchmark("prepare")
     with np.load(shared / "cifar10_20k5k.npz") as images, np.load(shared / "cifar10_lite0_256.npz") as z:
         x, theirs = images["x_train"][:40], z["x_train"][:40].astype(np.float64)
-    ours = prepare.embed(prepare.pretrained("efficientnet-lite0", prepare.PADDED_FOR), datasets.images(x), "")
+    ours = prepare.embed(prepare.pretrained("efficientnet-lite0", prepare.PADDED_FOR), pictures.images(x), "")
     ours, theirs = ours - ours.mean(0), theirs - theirs.mean(0)
     pairs = np.triu_indices(40, 1)
     assert np.corrcoef((ours @ ours.T)[pairs], (theirs @ theirs.T)[pairs])[0, 1] > 0.99

@@ -21,7 +21,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -199,13 +199,15 @@ class Ledger:
 def _key(path: Path) -> bytes:
     """The secret beside a ledger, made at the first look. Without it an old ledger cannot be read, and that is said."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")  # another process must never read half a key
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
             file.flush()
             os.fsync(file.fileno())
-    except FileExistsError:
-        pass
+        with suppress(FileExistsError):  # somebody else was first: that key counts
+            os.link(draft, path)
+        draft.unlink()
     return path.read_bytes()
 
 
