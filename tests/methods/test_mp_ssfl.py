@@ -75,7 +75,7 @@ def test_clients_with_nothing_relevant_are_remembered_and_named_in_the_report(di
     run = Experiment(method, split, rounds=2, evaluate_every=2, model="linear", out=tmp_path / "run").run()
     assert run.history[-1]["nothing_relevant"] == 2 and run.history[-1]["nothing_relevant_at"] == [0, 2]
     html = report.write(tmp_path / "run").read_text(encoding="utf-8")
-    assert "Nothing relevant at client 0, client 2: every row was excluded, and the run goes on without them." in html
+    assert "Nothing relevant at client 0, client 2: every row was excluded, and the run continues without them." in html
 
 
 def test_what_n_tells_is_said_by_each_method(digits):

@@ -140,7 +140,7 @@ def test_with_a_seed_hyperplanes_repeat():
 # ---------------------------------------------------------------- exchanges
 
 
-@pytest.mark.parametrize("protocol,count", [("plain", 5), ("psm", 5), ("mlwe", 7)])
+@pytest.mark.parametrize("protocol,count", [("plain", 6), ("psm", 6), ("mlwe", 8)])
 def test_number_of_exchanges(protocol, count, toy_lattice):
     parties = blobs((5, 4, 3), labelled=2)
     run = start(job(protocol, bits=16, neighbours=2), parties, mode="fast")
@@ -152,7 +152,7 @@ def test_number_of_exchanges(protocol, count, toy_lattice):
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", [hamming.Paillier(key_bits=2048), hamming.Ot()], ids=["paillier", "ot"])
 def test_number_of_exchanges_of_slow_protocols(protocol):
-    assert len(start(job(protocol, bits=16), blobs((3, 2), labelled=2), mode="fast").wire.asked) == 7
+    assert len(start(job(protocol, bits=16), blobs((3, 2), labelled=2), mode="fast").wire.asked) == 8
 
 
 def test_auto_takes_the_candidate_with_most_hits():
@@ -200,7 +200,7 @@ def test_the_private_spread_gives_the_labels_of_the_papers(protocol, preset):
 def test_the_private_spread_asks_nobody():
     parties = blobs((5, 4, 3), labelled=2)
     asked = start(job("psm", way="private", bits=16, neighbours=2), parties, mode="fast").wire.asked
-    assert asked == ["keys", "meet", "share", "receive"]
+    assert asked == ["keys", "meet", "pool", "share", "receive"]
 
 
 def test_labels_are_sealed_once_a_round():
