@@ -124,6 +124,23 @@ def test_a_reply_that_was_broken_off_keeps_nobody_waiting(net):
     assert any("party-02 did not answer step train within 20 s" in sentence for sentence in said(told))
 
 
+def test_a_request_that_the_superlink_gave_up_is_sent_again(net):
+    """The host's machine stood still in the middle of sending one, and the time for sending it is over."""
+
+    class Slow(MemoryGrid):
+        pushed = 0
+
+        def push_messages(self, messages):
+            self.pushed += 1
+            if self.pushed == 2:
+                raise flower.ObjectPushError("an object", self.run_id, "a session")
+            yield from super().push_messages(messages)
+
+    grid = Slow(net)
+    assert sorted(transport(grid, timeout=60.0).exchange("train", asked(net), 0)) == net.names
+    assert grid.pushed == 4
+
+
 def test_a_party_writes_down_what_leaves_it(net):
     replies = transport(MemoryGrid(net)).exchange("train", {"party-01": train_request(net)}, 0)
     lines = [json.loads(line) for line in (net.folder / "party-01" / "disclosure.jsonl").read_text().splitlines()]

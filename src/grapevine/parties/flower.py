@@ -36,6 +36,7 @@ with warnings.catch_warnings():
     from flwr.app import Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 Tell = Callable[[dict], None]
 """Gets what happens: step, round and who was asked; then who answered, who did not, and after how many seconds; or a sentence."""
@@ -192,10 +193,13 @@ class _Asking:
             message = Message(
                 pack(self.contents[id]), online[id], "query.step", ttl=max(1.0, self.until - now), group_id=str(self.round)
             )
-            for name in self.carrier.grid.push_messages([message]):
-                if name:
-                    self.sent[name] = id
-                    names.append(name)
+            try:
+                pushed = [name for name in self.carrier.grid.push_messages([message]) if name]
+            except ObjectPushError:  # this machine stood still in the middle of sending, and the SuperLink gave it up
+                self.due[id] = now + POLL_MOST
+                continue
+            self.sent.update(dict.fromkeys(pushed, id))
+            names += pushed
             self.due[id], self.pause[id] = now + self.pause[id], 2 * self.pause[id]
         for first in range(min(THREADS, len(names))):
             threading.Thread(target=self._fetch, args=(names[first::THREADS],), daemon=True).start()
