@@ -48,6 +48,19 @@ def test_every_party_opens_the_sum(wide):
         assert "pending" not in client.memory
 
 
+def test_the_inner_product_of_a_tag_is_that_of_whole_numbers():
+    """Against Python's own integers, at the ends of both rings and over more than one block."""
+    draw = np.random.default_rng(1)
+    ends = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+    keys = np.concatenate([np.repeat(ends, 5), draw.integers(0, 2**64, 2**20 + 7, np.uint64)])
+    ring = np.concatenate([np.tile(ends, 5), draw.integers(0, 2**64, 2**20 + 7, np.uint64)])
+    for n in (0, 1, 25, len(keys)):
+        signed = ring[:n].view(np.int64).tolist()
+        assert together.inner(keys[:n], ring[:n]) == sum(r * v for r, v in zip(keys[:n].tolist(), signed))
+    same = np.full(2**20, 2**64 - 1, np.uint64)
+    assert together.inner(same, np.full(2**20, 2**63, np.uint64)) == -(2**20) * (2**64 - 1) * 2**63
+
+
 def test_the_server_sees_neither_parts_nor_the_sum():
     """Shares, their sum and the tags of the same values differ from sum to sum, in every bit about half of the time."""
     clients = parties()

@@ -37,6 +37,7 @@ from grapevine.crypto.stream import Stream
 
 Q = (1 << 521) - 1
 TAG = 66  # bytes
+BLOCK = 2**16  # numbers of an inner product at a time: they stay in the cache
 SHARE = "nothing: masked, and the sum of all parties' is padded, so that only the parties can open it"
 REVEALS = dict(share=SHARE, tag="nothing: padded; with it the parties see that the sum was not changed")
 
@@ -115,16 +116,23 @@ def _tag_pads(client: Client, occasion: Occasion) -> dict[str, int]:
 
 def _inner(client: Client, occasion: Occasion, ring: np.ndarray) -> int:
     """⟨r, values⟩ mod Q over the whole numbers that ring elements stand for."""
-    count = ring.size if ring.ndim == 1 else len(ring)
-    keys = Stream(client.memory["seed"], occasion.context("tag keys")).array((count,), "uint64")
-    return sum(map(mul, keys.tolist(), _whole(ring))) % Q
-
-
-def _whole(ring: np.ndarray) -> list[int]:
+    keys = Stream(client.memory["seed"], occasion.context("tag keys")).array((len(ring),), "uint64")
     if ring.ndim == 1:
-        return np.ascontiguousarray(ring).view(np.int64).tolist()
+        return inner(keys, ring) % Q
     data, size = np.ascontiguousarray(ring, "<u8").tobytes(), 8 * fixed.WIDE_WORDS
-    return [int.from_bytes(data[at : at + size], "little", signed=True) for at in range(0, len(data), size)]
+    whole = (int.from_bytes(data[at : at + size], "little", signed=True) for at in range(0, len(data), size))
+    return sum(map(mul, keys.tolist(), whole)) % Q
+
+
+def inner(keys: np.ndarray, ring: np.ndarray) -> int:
+    """⟨keys, ring⟩ over the whole numbers, ring elements as signed ones. In pieces of 16 bits: a block of products adds up
+    to less than 2^52, which float64 holds exactly."""
+    shifts, total = np.arange(0, 64, 16, dtype=np.uint64), 0
+    for a in range(0, len(keys), BLOCK):
+        r, v = ((x[a : a + BLOCK, None] >> shifts & np.uint64(0xFFFF)).astype(np.float64) for x in (keys, ring))
+        v[:, 3] -= 2.0**16 * (v[:, 3] >= 2**15)  # the sign
+        total += sum(int(G) << 16 * (i + j) for (i, j), G in np.ndenumerate(r.T @ v))
+    return total
 
 
 def _bytes(tag: int) -> bytes:
