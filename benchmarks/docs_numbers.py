@@ -6,7 +6,7 @@ Label: wine, breast cancer and iris in three parties with 8 labels each, 4096 bi
 parties with 15 labels each, 1024 bits; four splits and sets of hyperplanes. `plain` gives the labels that the protocols give.
 Clean: a server and two parties whose labels are flipped to another class, uniformly; three splits, one of the skin lesions
 (images and the small CNN, a minute of processor time). Both give means over splits. Demo: one run of the command.
-Writes docs_numbers.json beside itself, and from it tables of docs/label.md and docs/clean.md and a line of README.md.
+Writes docs_numbers.json beside itself, and from it tables of docs/methods/xclp.md and docs/clean.md and a line of README.md.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def demo() -> dict[str, Any]:
 def document(result: dict[str, Any], root: Path = ROOT) -> None:
     found = result["label"]
     ways = [(way, *(f"{found[data][way]:.3f}" for data in found)) for way in found["wine"]]
-    fill(root / "docs" / "label.md", "docs_numbers.py", markdown(("", *found), ways))
+    fill(root / "docs" / "methods" / "xclp.md", "docs_numbers.py", markdown(("", *found), ways))
     head = ("", "flipped", "wrong labels found: precision", "recall", "right before", "right after")
     numbers = ("precision", "recall", "before", "after")
     rows = []
