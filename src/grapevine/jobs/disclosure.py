@@ -87,12 +87,13 @@ def _learns_xclp(method: Label, parties: int) -> list[str]:
     if method.needs_moments:
         both = "; of two parties, each thereby learns the other's" if parties == 2 else ""
         out.append(f"Everybody learns the pooled mean and variance of every feature{both}.")
+    noise = ", with noise" if method.dp else ""
     if method.xclp.preset == "code":
-        out.append("Everybody learns how many labels each class has, over all parties.")
+        out.append(f"Everybody learns how many labels each class has, over all parties{noise}.")
     if method.dp:
         out.append(noisy.promise(method.dp, method.delta, parties // method.groups, "label counts and hits on hidden labels"))
     if method.expected:
-        out.append("Everybody learns how many hidden labels were found again, over all parties.")
+        out.append(f"Everybody learns how many hidden labels were found again, over all parties{noise}.")
     return out
 
 
@@ -190,12 +191,12 @@ def _sums(group: Sequence[Party], party: Party, method: Label | Chorus, classes:
 
 def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: int) -> list[Entry]:
     """What goes into sums, and what goes before."""
-    pooled = 32 * (3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code"))
+    pooled = (8 if method.dp else 32) * (3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code"))
     return [
         ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
         ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
         ("pool", "share", pooled, str(method.reveals("pool", "share"))),
-        ("receive", "hits", (3 + 2 * BINS) * 8 * len(method.xclp.grid) if method.expected else 0,
+        ("receive", "hits", (3 + 2 * BINS * (not method.dp)) * 8 * len(method.xclp.grid) if method.expected else 0,
          str(method.reveals("receive", "hits"))),
     ]  # fmt: skip
 

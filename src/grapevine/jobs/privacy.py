@@ -59,12 +59,13 @@ class PartyPrivacy:
 
 
 def read(folder: str | Path, delta: float | None = None) -> list[PartyPrivacy]:
-    """All ledgers of a folder. Without `delta`, that of the run, or 1e-6."""
+    """All ledgers of a folder. Without `delta`, that of the run or of the job, or 1e-6."""
     place = Path(folder)
     if not place.is_dir():
         raise Mistake(f"{folder} is not a folder: give the folder of a run, of a label or clean job, or of a party.")
     settings = read_json(place / "settings.json") or {}
-    delta = delta or settings.get("delta") or DELTA
+    job = (read_json(place / "result.json") or {}).get("settings") or {}
+    delta = delta or settings.get("delta") or job.get("delta") or DELTA
     accountant.check_budget(1.0, delta)
     found: list[PartyPrivacy] = []
     for where in [place, *sorted(path for path in place.iterdir() if path.is_dir())]:

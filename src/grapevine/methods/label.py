@@ -26,7 +26,7 @@ import numpy as np
 from grapevine import graph
 from grapevine.core import Client, Id, Mistake, Server, param, party_name, step
 from grapevine.core.reply import Array, Form
-from grapevine.crypto import accountant, noise, session, together
+from grapevine.crypto import accountant, fixed, noise, session, together
 from grapevine.crypto.agreement import AgreementError
 from grapevine.crypto.secure import Group
 from grapevine.crypto.together import Together
@@ -147,15 +147,15 @@ class Label(InGroups):
         return reply
 
     def _masked_hits(self, client: Client, values: np.ndarray, round: int, attempt: int, parties: dict) -> np.ndarray:
-        """As they are; or with noise, and then the first three of each candidate: how many there are, found, found alone."""
-        mechanism, values = None, values.astype(np.int64)
-        if self.dp:
-            added = self._noise(client)["hits"]
-            if len(parties) < added.least:
-                raise Mistake(f"{len(parties)} parties are left, whose noise is too little: {added.least} are needed.")
-            mechanism, values = accountant.to_table(added.event), values[:, :3]
-            values[:, 1:] += noise.discrete_gaussian(added.sigma, values[:, 1:].shape)
-        return session.masked(client, "hits", round, attempt, parties, values.ravel(), mechanism=mechanism)
+        """As they are; or in fixed point with noise, and then three of each candidate: how many there are, found, found alone."""
+        if not self.dp:
+            return session.masked(client, "hits", round, attempt, parties, values.astype(np.int64).ravel())
+        added = self._noise(client)["hits"]
+        if len(parties) < added.least:
+            raise Mistake(f"{len(parties)} parties are left, whose noise is too little: {added.least} are needed.")
+        ring = fixed.encode(values[:, :3])
+        ring[:, 1:] = noise.add_noise(ring[:, 1:], added.sigma)
+        return session.masked(client, "hits", round, attempt, parties, ring.ravel(), mechanism=accountant.to_table(added.event))
 
     @step
     def choose(self, client: Client, candidate: int, parties: int) -> dict:
@@ -196,11 +196,12 @@ class Label(InGroups):
         return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), alpha).Z)
 
     def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
-        """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance."""
+        """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance. With
+        `dp` a fifth of all: who is hidden, and how many, then say nothing of a row's class."""
         draw = np.random.default_rng(client.seed_of("hide"))
-        hidden = np.zeros(len(known), bool)
-        for c in np.unique(known):
-            rows = draw.permutation(np.flatnonzero(known == c))
+        hidden, kinds = np.zeros(len(known), bool), np.zeros_like(known) if self.dp else known
+        for c in np.unique(kinds):
+            rows = draw.permutation(np.flatnonzero(kinds == c))
             whole, rest = divmod(len(rows) * HIDDEN, 1)
             hidden[rows[: int(whole) + (draw.random() < rest)]] = True
         return hidden
@@ -273,7 +274,8 @@ class Label(InGroups):
         estimates, best = [], 0
         if self.expected and set(done) == set(masked.parties):
             shares = {name: reply["hits"] for name, reply in done.items()}
-            counts = session.opened("hits", masked.round, masked.attempt, masked.parties, shares).astype(np.int64)
+            total = session.opened("hits", masked.round, masked.attempt, masked.parties, shares)
+            counts = np.rint(fixed.decode(total)).astype(np.int64) if self.dp else total.astype(np.int64)
             added = dict(noise=float(self.noise(len(ids))["hits"].sigma * np.sqrt(len(done)))) if self.dp else {}
             estimates = [dict(estimate(row), **added) for row in counts.reshape(K, -1)]
             best = max(range(len(estimates)), key=lambda i: estimates[i]["right"])
