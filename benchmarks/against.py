@@ -39,8 +39,9 @@ def child(rows: int, bits: tuple[int, ...]) -> dict[str, float]:
 
 
 def measured(tree: Path, quick: bool) -> dict[str, float]:
+    # -P: this script's own folder does not come before the tree's.
     path = os.pathsep.join(str(tree / part) for part in ("src", "benchmarks"))
-    command = [sys.executable, __file__, "--child", *(["--quick"] if quick else [])]
+    command = [sys.executable, "-P", __file__, "--child", *(["--quick"] if quick else [])]
     done = subprocess.run(command, env=dict(os.environ, PYTHONPATH=path), stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
 

@@ -179,7 +179,8 @@ class _Asking:
         due = [id for id, when in self.due.items() if when <= now]
         if not due or now - self.looked < POLL:
             return
-        self.looked, online, names = now, self.carrier.online(), []
+        self.looked, online = now, self.carrier.online()
+        messages = {}
         for id in due:
             if id not in online and self.carrier.can_spare(id):
                 self._once(id, f"{id} is still not online, so step {self.step} continues without it.")
@@ -190,19 +191,25 @@ class _Asking:
                 self.due[id] = now + POLL_MOST
                 continue
             # After `ttl` seconds the SuperLink delivers neither the request nor its reply.
-            message = Message(
+            messages[id] = Message(
                 pack(self.contents[id]), online[id], "query.step", ttl=max(1.0, self.until - now), group_id=str(self.round)
             )
-            try:
-                pushed = [name for name in self.carrier.grid.push_messages([message]) if name]
-            except ObjectPushError:  # this machine stood still in the middle of sending, and the SuperLink gave it up
-                self.due[id] = now + POLL_MOST
-                continue
-            self.sent.update(dict.fromkeys(pushed, id))
-            names += pushed
-            self.due[id], self.pause[id] = now + self.pause[id], 2 * self.pause[id]
+        names = self._push(messages, now)
         for first in range(min(THREADS, len(names))):
             threading.Thread(target=self._fetch, args=(names[first::THREADS],), daemon=True).start()
+
+    def _push(self, messages: dict[Id, Message], now: float) -> list[str]:
+        """Flower's ids of the requests that were sent."""
+        try:
+            pushed = dict(zip(messages, self.carrier.grid.push_messages(list(messages.values()))))
+        except ObjectPushError:  # this machine stood still in the middle of sending, and the SuperLink gave it up
+            self.due.update(dict.fromkeys(messages, now + POLL_MOST))
+            return []
+        for id, name in pushed.items():
+            if name:
+                self.sent[name] = id
+            self.due[id], self.pause[id] = now + self.pause[id], 2 * self.pause[id]
+        return [name for name in pushed.values() if name]
 
     def _take(self, replies: dict[Id, dict]) -> None:
         next_time = min([self.until, *self.due.values()])
