@@ -85,6 +85,18 @@ def test_bars_are_as_long_as_their_values():
     assert second.width == pytest.approx((100 - kinds.NUMBERS - second.x) / 2)  # 30 of 60
 
 
+def test_a_long_name_stands_whole_above_its_bar():
+    """Regression: a host's page cut the names of steps after 14 letters."""
+    names = ["↑ xclp.hamming.answer", "↓ keys"]
+    for beside in (False, True):
+        drawing = kinds.bars("t", names, {"x": [10, 40]}, "step", count, beside=beside).drawing
+        told = [words for words in flat(drawing.marks, Words) if words.words in names]
+        boxes = flat(drawing.marks, Box, "fill")
+        assert [words.words for words in told] == names and all(box.x == 0 for box in boxes)
+        assert told[0].y < boxes[0].y < boxes[0].y + boxes[0].height < told[1].y < boxes[1].y
+        assert boxes[1].y + boxes[1].height <= drawing.height
+
+
 def test_columns_below_zero_hang():
     chart = kinds.columns("t", ["a", "b", "c"], [-0.5, 0.0, 1.0], "x", Axis("y"), [])
     red, none, blue = flat(chart.drawing.marks, Box, "fill")

@@ -16,7 +16,7 @@ from grapevine.report.parts import Chart, Key, Table
 Format = Callable[[Any], str]
 Names = tuple[str, Sequence[str]]  # what the lines of a heat map are, and their names
 
-LONGEST = 14  # letters of a name beside a bar or a cell
+LONGEST, LONGEST_ABOVE = 14, 44  # letters of a name beside a bar or a cell, and above a bar: both fit on a phone
 NUMBERS = 19  # percent of the width for the numbers behind bars
 LINE = 15  # pixels from one line of small text to the next
 MOST_DOTS = 60  # of a line; with more there is no room for them
@@ -270,21 +270,23 @@ def bars(
     title: str, names: Sequence[str], parts: Mapping[str, Sequence[float | None]], head: str, form: Format, *,
     beside: bool = False, most: float | None = None, **about: Any,
 ) -> Chart:  # fmt: skip
-    """Lying bars, one line per name: the parts stacked and their sum written behind, or `beside` each other."""
-    thick = 14 if beside else 16
-    row = thick * len(parts) + 12 if beside else thick + 8
+    """Horizontal bars, one row per name: the parts stacked with their sum at the end, or `beside` each other. Names are to the
+    left of the bars, or above them if one is too long for that."""
+    thick, above = 14 if beside else 16, LINE if any(len(str(name)) > LONGEST for name in names) else 0
+    row = above + (thick * len(parts) + 12 if beside else thick + 8)
     sums = [sum(v[i] or 0 for v in parts.values()) for i in range(len(names))]
     seen = [v for values in parts.values() for v in values if v is not None] if beside else sums
-    start = 2.0 + 2.2 * max((len(short(name, LONGEST)) for name in names), default=0)  # the names fit on a phone
+    start = 0.0 if above else 2.0 + 2.2 * max((len(str(name)) for name in names), default=0)
     scale = (100 - NUMBERS - start) / (most or max(seen, default=0) or 1)
     marks: list[Mark] = []
     for i, name in enumerate(names):
-        top, at = i * row, start
-        inside: list[Mark] = [Box(0, top, 100, row, "area"), Words(0, top + row / 2 + 4, short(name, LONGEST))]
+        top, at, middle = i * row, start, i * row + (row + above) / 2
+        inside: list[Mark] = [Box(0, top, 100, row, "area")]
+        inside.append(Words(0, top + above if above else middle + 4, short(name, LONGEST_ABOVE)))
         for j, value in enumerate(v[i] for v in parts.values()):
             if value is None:
                 continue
-            y, width = (top + 6 + j * thick if beside else top + (row - thick) / 2), max(scale * value, 0)
+            y, width = (top + above + 6 + j * thick if beside else middle - thick / 2), max(scale * value, 0)
             bar: list[Mark] = [Box(at, y, width, thick - beside, "fill", j)]
             if beside:
                 bar.append(Words(at + width, y + thick - 3, form(value), dx=6))
@@ -292,7 +294,7 @@ def bars(
                 at += width
             inside.append(Group(bar, of=j))
         if not beside:
-            inside.append(Words(at, top + row / 2 + 4, form(sums[i]), dx=6))
+            inside.append(Words(at, middle + 4, form(sums[i]), dx=6))
         told = [f"{part}: {form(v[i])}" for part, v in parts.items() if v[i] is not None]
         marks.append(Group(inside, "\n".join([str(name), *told]), role="hit"))
     rows = [[name, *(None if v[i] is None else form(v[i]) for v in parts.values())] for i, name in enumerate(names)]
