@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from net import Net, ask_party
-from trials import NAMES, TRAIN, blobs, label_agreement, train_agreement
+from trials import LABEL, NAMES, TRAIN, blobs, label_agreement, train_agreement
 
 from grapevine.core import Transport
 from grapevine.core.errors import Mistake
@@ -155,18 +155,24 @@ def test_a_sum_below_the_quorum_is_refused(net):
     assert "2 parties, and 3 were agreed on" in why(net, "east")
 
 
-def test_false_moments_are_refused(net):
-    """M2. One false vector of means and deviations turned hashes into the values of one feature."""
+@pytest.mark.parametrize("changed", [0, -1], ids=["moments", "label counts"])
+def test_false_moments_and_false_label_counts_are_refused(net, changed):
+    """M2. One false vector of means and deviations turned hashes into the values of one feature. False counts of a class, which
+    labels are divided by, would choose the class that everybody gets."""
+    net.agree(label_agreement(seed=3, settings=dict(LABEL, preset="code")))
     host = Host(net)
     shares = begin(net, host)
     told = together.added(shares, 0, 0)
-    false = told["total"] + np.array([[1, 0, 0, 0]] + [[0] * 4] * (len(told["total"]) - 1), np.uint64)
+    assert len(told["total"]) == 3 * 4 + 3  # of four features, and of three classes
+    false = told["total"].copy()
+    false[changed, 0] += np.uint64(1)
     pooled = dict(told, total=false, number=0, attempt=0, parties=session.numbered(sorted(net.names)))
     counts = {name: len(net.parties[name].x) for name in net.names}
     payload = dict(pooled=pooled, preludes={}, counts=counts, roster=session.numbered(sorted(net.names)))
     assert host.ask("east", "share", payload) is None and "is not the one that the parties formed" in why(net, "east")
     assert host.ask("east", "share", dict(payload, pooled={})) is None  # nor without any
     assert host.ask("east", "share", dict(payload, pooled=dict(pooled, total=told["total"]))) is not None
+    assert moments(net)[-3:].tolist() == [sum(party.labels.count(c) for party in net.parties.values()) for c in "012"]
 
 
 def test_other_parties_than_the_agreed_ones_are_another_federation(net):

@@ -265,8 +265,8 @@ def test_baselines_are_labels_in_the_order_of_rows_and_what_they_send_is_logged(
     assert result.other_accuracy["gaussian"] == 1.0
     for party, (*_, truth) in zip(result, parties):
         np.testing.assert_array_equal(party.others["gaussian"], truth)
-        sent = [line for line in party.disclosure if line["step"] == "gaussian.meet"]
-        assert [line["field"] for line in sent] == ["moments"] and "class's label count" in sent[0]["reveals"]
+        sent = [line for line in party.disclosure if line["step"] == "gaussian.pool"]
+        assert [line["field"] for line in sent] == ["share", "tag"] and "class's label count" in sent[0]["reveals"]
     rows = read(tmp_path / "out" / "party-1" / "baselines.csv")
     assert list(rows[0]) == ["id", "together", "alone", "nearest", "gaussian"]
     assert [int(row["gaussian"]) for row in rows] == list(parties[0][2])

@@ -7,16 +7,15 @@ every mask depends on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from grapevine.core import Client, Id, Mistake, Server, party_name, wire
-from grapevine.core.server import Forms
-from grapevine.crypto import fixed, sums
+from grapevine.core import Client, Id, Mistake, party_name, wire
+from grapevine.crypto import sums
 from grapevine.crypto.agreement import Agreement, AgreementError, Ephemeral, Identity, Occasion, roster_hash
 from grapevine.crypto.stream import context, fresh_secret, hkdf
 
@@ -193,11 +192,10 @@ def finish(client: Client, step: str, round: int, attempt: int, parties: Iterabl
 
 
 def masked(client: Client, what: str, round: int, attempt: int, parties: Iterable[str], values: np.ndarray,
-           wide: bool = False, mechanism: Mapping[str, Any] | None = None) -> np.ndarray:  # fmt: skip
-    """This client's share of a secure sum of counts; `wide`: of real numbers, in Z_2^256. `mechanism` is as for `begin`."""
+           mechanism: Mapping[str, Any] | None = None) -> np.ndarray:  # fmt: skip
+    """This client's share of a secure sum of whole numbers or of ring elements. `mechanism` is as for `begin`."""
     occasion = begin(client, what, round, attempt, parties, mechanism if values.size else EMPTY)
-    ring = fixed.encode_wide(values) if wide else values.astype(np.uint64)
-    return sums.sum_share(client.name, agreement(client).pair_secrets(occasion.parties), occasion, ring, wide=wide)
+    return sums.sum_share(client.name, agreement(client).pair_secrets(occasion.parties), occasion, values.astype(np.uint64))
 
 
 # ---------------------------------------------------------------- server
@@ -232,23 +230,6 @@ def numbered(parties: Iterable[str]) -> dict[str, int]:
     return {name: i for i, name in enumerate(parties)}
 
 
-def opened(what: str, round: int, attempt: int, parties: Iterable[str], shares: Mapping[str, np.ndarray],
-           wide: bool = False) -> np.ndarray:  # fmt: skip
+def opened(what: str, round: int, attempt: int, parties: Iterable[str], shares: Mapping[str, np.ndarray]) -> np.ndarray:
     """The sum of the shares that exactly these parties masked for it."""
-    occasion = Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties)))
-    total = sums.sum_open(shares, occasion, wide=wide)
-    return fixed.decode_wide(total) if wide else total
-
-
-def pooled(server: Server, again: Callable, ids: Mapping[str, Id], offered: Iterable[str], met: Mapping[str, dict],
-           what: str, form: Forms) -> np.ndarray:  # fmt: skip
-    """The sum of everybody's masked moments. If a party was lost after it offered its key, the sum begins again without it.
-
-    `met` are the first replies; `again` is the step that is asked for the same moments under fresh masks.
-    """
-    attempt, parties, replies = 0, sorted(offered), met
-    while set(replies) != set(parties):
-        attempt, parties = attempt + 1, sorted(replies)
-        asked = [ids[name] for name in parties]
-        replies = named(server.ask(again, to=asked, form=form, attempt=attempt, parties=numbered(parties)), what)
-    return opened("moments", 0, attempt, parties, {name: reply["moments"] for name, reply in replies.items()}, wide=True)
+    return sums.sum_open(shares, Occasion("", b"", b"", what, round, attempt, tuple(sorted(parties))))

@@ -54,7 +54,7 @@ def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> lis
     """What each side knows at the end, if nobody colludes."""
     out = _learns_chorus(method, parties) if isinstance(method, Chorus) else _learns_xclp(method, parties)
     if baselines:
-        out.append("Everybody learns each class's mean and covariance over all parties, for the baseline.")
+        out.append("All parties learn each class's mean and covariance over all of them, for the baseline.")
     if method.xclp.hamming.name == "plain":
         out.append("With plain the server also learns every party's hash bits and labels: there is no protection.")
     return out
@@ -103,7 +103,7 @@ def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, bas
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
         classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
-        sums = dict(step="gaussian.meet", field="moments", bytes=32 * numbers(d, classes),
+        sums = dict(step="gaussian.pool", field="share", bytes=32 * numbers(d, classes),
                     reveals=MOMENTS)  # fmt: skip
         for party in parties:
             told = "a public key, class names"

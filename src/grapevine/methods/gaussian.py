@@ -5,18 +5,18 @@ labelled rows, and these add up over parties, so one masked sum gives the same c
 
     exchange       what leaves a client
     1  keys        a signed public key; number of features; names of its classes
-    2  meet        masked: labelled rows per class, their sums per class, their second moments
-    +1 moments     the same under fresh masks, only after a party was lost
-    3  predict     nothing: every party makes the head from the pooled moments and labels its own rows
+    2  meet        sealed seed
+    3  pool        padded: labelled rows per class, their sums per class, their second moments
+    +1 sums.again  the same under fresh masks, only after a party was lost
+    4  predict     nothing: every party opens the sums, makes the head from them and labels its own rows
 
 All classes have one covariance (linear discriminant analysis), so second moments are summed over all of them together. Above
 `learn.moments.MOST_FEATURES` it is diagonal: a full one would be millions of numbers.
 
-Security. Honest-but-curious server and clients; pairwise masks in Z_2^256 (`crypto.sums`, which states the assumption). The
-server and all clients learn the classes' label counts and pooled moments and nothing else of the rows: no party's own. That is
-more than XCLP's server learns of labels, and it is not little: the mean of a class with one labelled row is that row, and of a
-class that only one party labels, that party's. With two parties, the sum minus a party's own part is the other's. Server and a
-set of clients together learn the sum over the others.
+Security. The parties open the sums themselves (`crypto.together`, which states the assumptions): the server learns nothing of
+them and cannot change them. All clients learn the classes' label counts and pooled moments and nothing else of the rows: no
+party's own. That is not little: the mean of a class with one labelled row is that row, and of a class that only one party labels,
+that party's. With two parties, the sum minus a party's own part is the other's.
 
 Numbers. The covariance is shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes it invertible for d > n too; if
 no class has a spread, it is I (the nearest mean wins). Variances under 1e-9 of the largest are raised to that. A class without
@@ -28,19 +28,20 @@ with 150 labels, 0.1 with 500, 0.6 or more with 50.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from grapevine import graph
 from grapevine.core import Client, Method, Mistake, Server, param, party_name, step
-from grapevine.core.reply import Array
-from grapevine.crypto import session
+from grapevine.core.reply import Array, Form
+from grapevine.crypto import session, together
+from grapevine.crypto.together import Together
 from grapevine.learn.moments import class_moments, numbers, shared_gaussian
 from grapevine.methods import one_shot
 from grapevine.methods.one_shot import features, labels
 
-MOMENTS = "alone nothing: masked; all parties' together give each class's label count, mean and covariance, to everybody"
+MOMENTS = "to the server nothing: padded; the parties open each class's label count, mean and covariance"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Gaussian(Method):
     personal = True
 
     shrinkage: float = param(0.3, "γ", "share of a multiple of the identity in the covariance", least=0, most=1)
+    sums: Together = field(default_factory=Together)
 
     # ------------------------------------------------------------ client
 
@@ -60,24 +62,28 @@ class Gaussian(Method):
         """Exchange 1."""
         return one_shot.hello(client, session_id)
 
-    @step(reveals=dict(moments=MOMENTS))
+    @step(reveals=dict(letters=session.LETTERS))
     def meet(self, client: Client, offers: dict, classes: dict) -> dict:
-        """Exchange 2: check the keys, and mask this party's moments. (The clients' common seed is not needed.)"""
-        session.meet(client, offers)
+        """Exchange 2: check the keys, and seal the seed."""
+        letters = session.meet(client, offers)
         client.memory["classes"] = classes
-        return self.moments(client, 0, {name: 0 for name in offers})
+        return dict(letters=letters)
 
-    @step(reveals=dict(moments=MOMENTS))
-    def moments(self, client: Client, attempt: int, parties: dict) -> dict:
-        """Masked counts, sums and second moments of the labelled rows. Fresh masks in every attempt."""
+    @step(reveals=dict(together.REVEALS, share=MOMENTS), like=together.FORM)
+    def pool(self, client: Client, letters: dict, parties: dict) -> dict:
+        """Exchange 3: counts, sums and second moments of the labelled rows."""
+        session.learn_seed(client, letters)
         n = len(client.data.labelled)
         values = class_moments(features(client)[:n], labels(client)[:n], len(client.memory["classes"]))
-        return dict(moments=session.masked(client, "moments", 0, attempt, parties, values, wide=True))
+        return together.share(client, 0, 0, parties, values, wide=True)
 
     @step
-    def predict(self, client: Client, moments: np.ndarray) -> dict:
-        """Exchange 3: labels, confidences and probabilities of all rows, in the order labelled, unlabelled. Nothing goes back."""
-        proba = self.probabilities(features(client), moments, len(client.memory["classes"]))
+    def predict(self, client: Client, pooled: dict) -> dict:
+        """Exchange 4: labels, confidences and probabilities of all rows, in the order labelled, unlabelled. Nothing goes back."""
+        moments, C = together.opened(client, **pooled), len(client.memory["classes"])
+        if not np.rint(moments[:C]).any():
+            raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
+        proba = self.probabilities(features(client), moments, C)
         found, confidence = graph.labels_and_confidence(proba, floor=0.0)
         client.memory["result"] = dict(label=found, confidence=confidence, proba=proba)
         return {}
@@ -95,17 +101,15 @@ class Gaussian(Method):
         return {}
 
     def round(self, server: Server, state: dict) -> dict:
-        """One shot. The state says what the server knows: who was there, and how many labels each class has."""
-        ids = {party_name(id): id for id in server.clients}
-        said = session.named(server.ask(self.keys, session_id=secrets.token_hex(16)), "a secure sum")
+        """One shot. The state says what the server knows: who was there."""
+        ids, what = {party_name(id): id for id in server.clients}, "a secure sum"
+        said = session.named(server.ask(self.keys, session_id=secrets.token_hex(16)), what)
         told = one_shot.agreed(said)
         d, C = next(iter(said.values()))["features"], len(told["classes"])
-        form = dict(moments=Array("uint64", (numbers(d, C), 4)))
-        met = session.named(server.ask(self.meet, to=[ids[name] for name in said], form=lambda id: form, **told), "a secure sum")
-        moments = session.pooled(server, self.moments, ids, said, met, "a secure sum", lambda id: form)
-        counts = np.rint(moments[:C]).astype(np.int64)
-        if not counts.any():
-            raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
-        done = server.ask(self.predict, to=[ids[name] for name in met], moments=moments)
-        return dict(round=1, classes=told["classes"], labels=counts,
-                    got_labels=dict(enumerate(sorted(party_name(id) for id in done))))  # fmt: skip
+        met = session.named(server.ask(self.meet, to=[ids[name] for name in said], **told,
+                                       form=lambda id: dict(letters=session.letters_form(said, id))), what)  # fmt: skip
+        form: dict[str, Form] = dict(share=Array("uint64", (numbers(d, C), 4)), tag=bytes)
+        asked = server.ask(self.pool, each=session.relayed(met, ids), parties=session.numbered(met), form=lambda id: form)
+        pooled = self.sums.once(server, ids, session.named(asked, what), met, 0)
+        done = server.ask(self.predict, to=[ids[name] for name in pooled["parties"]], pooled=pooled)
+        return dict(round=1, classes=told["classes"], got_labels=dict(enumerate(sorted(party_name(id) for id in done))))

@@ -1,5 +1,5 @@
 """What the one-shot methods share (`label`, `gaussian`): what parties say in exchange 1, their rows and labels, and scaling by
-the moments that they sum in exchange 2 (`crypto.session.pooled`)."""
+the moments that they open (`crypto.together`)."""
 
 from __future__ import annotations
 
