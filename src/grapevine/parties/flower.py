@@ -37,6 +37,7 @@ with warnings.catch_warnings():
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+    from flwr.superlink.grid import http_grid
 
 Tell = Callable[[dict], None]
 """Gets what happens: step, round and who was asked; then who answered, who did not, and after how many seconds; or a sentence."""
@@ -48,6 +49,8 @@ POLL_MOST = 1.0
 THREADS = 16  # that fetch replies
 AGAIN = 30.0  # seconds until a party that says nothing is asked again; twice as many each time
 WAIT = 300.0  # seconds for the nodes to come online
+# A reply is announced before all its parts have arrived. Flower would look for the others after a whole second.
+http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=POLL / 4)  # type: ignore[assignment]
 
 
 # ---------------------------------------------------------------- messages

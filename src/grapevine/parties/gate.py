@@ -201,6 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Gate
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "grapevine", ""
+    disable_nagle_algorithm = True  # a reply's head and body are two packets: the second would wait 40 ms for the first
 
     def setup(self) -> None:
         self.request.do_handshake()
