@@ -142,7 +142,7 @@ def test_attempts_among_other_parties_each_time_are_refused(net):
     assert host.ask("east", "sums.again", dict(number=0, attempt=1, parties=session.numbered(first)))
     for attempt, names in enumerate([("east", "north", "west"), ("east", "south", "west"), FOUR], 2):
         assert host.ask("east", "sums.again", dict(number=0, attempt=attempt, parties=session.numbered(names))) is None
-        assert "parties are only lost" in why(net, "east")
+        assert "parties can leave, but not join" in why(net, "east")
     assert host.ask(
         "east", "sums.again", dict(number=0, attempt=9, parties=session.numbered(first))
     )  # fresh masks for the same three

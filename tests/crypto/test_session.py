@@ -137,7 +137,7 @@ def test_forgotten_secrets_are_gone(agreed):
     session.forget(agreed["a"])
     assert dict(agreed["a"].memory) == dict(result=1)
     session.forget(agreed["a"])
-    with pytest.raises(AgreementError, match="or has done with them"):
+    with pytest.raises(AgreementError, match="or has finished with them"):
         session.agreement(agreed["a"])
 
 

@@ -355,7 +355,7 @@ def test_parties_are_lost_from_attempt_to_attempt_and_none_comes_or_returns():
     attempts.begin(occasion("ab", attempt=1))
     attempts.begin(occasion("ab", attempt=2))  # the same once more
     for parties in ("ac", "bc", "abc", "cd"):
-        with pytest.raises(AgreementError, match="parties are only lost"):
+        with pytest.raises(AgreementError, match="parties can leave, but not join"):
             attempts.begin(occasion(parties, attempt=3))
     Attempts.from_dict(decode(encode(attempts.to_dict()))).begin(occasion("ab", attempt=3))
     attempts.begin(occasion("ac", round=1))  # another round is another sum

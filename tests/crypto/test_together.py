@@ -213,12 +213,12 @@ def test_names_are_agreed_on_and_hidden_from_the_server():
 def test_names_of_another_kind_or_made_up_are_refused():
     clients = parties()
     told = names.sealed(clients["a"], "classes", ["x"])
-    with pytest.raises(AgreementError, match="was made by no party"):
+    with pytest.raises(AgreementError, match="comes from no party"):
         names.opened(clients["b"], "columns", told)
     (key,) = told
-    with pytest.raises(AgreementError, match="was made by no party"):
+    with pytest.raises(AgreementError, match="comes from no party"):
         names.opened(clients["b"], "classes", {key[::-1]: told[key]})
-    with pytest.raises(AgreementError, match="was made by no party"):
+    with pytest.raises(AgreementError, match="comes from no party"):
         names.opened(clients["b"], "classes", {key: told[key][:-1] + bytes([told[key][-1] ^ 1])})
 
 

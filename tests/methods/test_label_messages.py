@@ -301,7 +301,7 @@ def test_after_the_job_secrets_are_gone():
     run = start(job("psm"), parties)
     for name in parties:
         assert set(run.memory(name)) == {"classes", "moments", "hidden", "scores", "result"}
-        with pytest.raises(Mistake, match="has no labels to spread, or has done with them"):
+        with pytest.raises(Mistake, match="has no labels to spread, or has finished with them"):
             again(run, "receive", name)
 
 

@@ -267,7 +267,7 @@ def test_many_clients_stay_a_small_page(run):
     told = seen.tables["Accuracy per client"][0][1:]
     assert len(told) == MOST_LINES and [row[2] for row in told] == sorted([row[2] for row in told], key=lambda p: float(p[:-1]))
     assert "1,300 more lines, in result.json" in seen.words and told[0][2] == "1.0%"
-    assert "200 clients without test rows left out. 300 of the clients are drawn, evenly taken." in seen.words
+    assert "200 clients without test rows left out. 300 of the clients are drawn, at even intervals." in seen.words
     assert sum("accuracy: " in a.get("data-tip", "") for _, a in seen.tags) == 300
 
 
@@ -632,7 +632,7 @@ def test_a_label_job_with_truth(tmp_path):
     check_structure(seen)
     assert "365 rows got a label from the 30 that had one, without moving any row." in seen.words
     together, alone = (85 * 0.9 + 280 * 0.8) / 365, (85 * 0.7 + 280 * 0.6) / 365
-    assert f"Of the new labels, {together:.1%} are right; each party alone would have had {alone:.1%}." in seen.words
+    assert f"Of the new labels, {together:.1%} are right; each party alone would reach {alone:.1%}." in seen.words
     assert seen.tables[""][0][1:] == [
         ["a", "100", "10", "85", "5", "90.0%", "70.0%"],
         ["b", "300", "20", "280", "0", "80.0%", "60.0%"],

@@ -1,8 +1,8 @@
 """The accountant: what releases cost together, as (ε, δ), and how much noise a budget asks for.
 
 An event says what was released and with how much noise; it is a plain table in a party's ledger, so what was spent can be
-counted again later. Every event has a unit, what it hides: "row", one row of one party is there or is blank, or "label", one
-row's label is this or another. Costs of different units are never added.
+counted again later. Every event hides one unit: "row" (one row of one party is present or blank) or "label" (one row's label is
+this or another). Costs of different units are never added.
 
 Gaussian noise without sampling has a closed form (Balle, Wang: "Improving the Gaussian Mechanism for Differential Privacy", ICML
 2018). With Poisson sampling, Google's dp-accounting composes the distributions of the privacy loss; its discretisation only ever
@@ -35,7 +35,8 @@ INTERVAL = 1e-3  # of the privacy loss, for distributions with sampling: the err
 
 @dataclass(frozen=True)
 class Gaussian:
-    """`count` sums with Gaussian noise of `multiplier` times what one row can add (L2), each over a sample of a share `rate`.
+    """`count` sums with Gaussian noise of `multiplier` times what one row can add (L2), each over a random share `rate` of the
+    rows.
 
     `slack` is the total variation between the noise that is drawn and the Gaussian, for all of them together.
     """
@@ -104,7 +105,7 @@ def spent(events: Sequence[Event], delta: float) -> dict[str, tuple[float, float
 
 
 def epsilon(events: Sequence[Gaussian], delta: float) -> float:
-    """ε of these sums together at δ."""
+    """The ε that these sums cost together at δ."""
     check_budget(1.0, delta)
     events, slack = [e for e in events if e.count], math.fsum(e.slack for e in events)
     if not events:
@@ -192,11 +193,11 @@ def _calibrate(budget: float, delta: float, events: tuple[Gaussian, ...]) -> flo
 
 
 def share(multiplier: float, sensitivity: float, parties: int, colluding: int) -> float:
-    """The standard deviation of each party's own noise, so that a sum over at least so many parties has enough of it.
+    """The standard deviation of the noise that each party adds, so that a sum over `parties` of them has enough.
 
-    Whoever colludes can take its own noise out of the sum again, so the noise of the others alone must do: `parties` is the least
-    number whose noise is in the sum (the quorum, not the number invited), `colluding` how many of them may work together, with
-    the server or without. `colluding = parties - 1` is local differential privacy.
+    Colluding parties can subtract their own noise, so the noise of the others must be enough: `parties` is the least number whose
+    noise is in the sum (the quorum, not the number invited), `colluding` how many of them may work together, with the server or
+    without. `colluding = parties - 1` is local differential privacy.
     """
     if not 0 <= colluding < parties:
         raise Mistake(f"{colluding} of {parties} parties cannot collude: at least one must be honest.")
@@ -204,7 +205,8 @@ def share(multiplier: float, sensitivity: float, parties: int, colluding: int) -
 
 
 def slack(sigma: float, values: int, count: int = 1, honest: int = 1) -> float:
-    """Total variation between `count` vectors of noise, each the sum of `honest` parties' discrete Gaussians, and rounded ones.
+    """Total variation between `count` vectors of noise, each the sum of `honest` parties' discrete Gaussians, and rounded
+    Gaussians.
 
     `sigma` is a party's own, in real units. A discrete Gaussian of s steps and a rounded Gaussian differ by χ² ≤ 2 / (12 s²)² a
     value (twice the leading term of the difference), which add up, and total variation is at most √(χ² / 2). A sum of m discrete
@@ -222,7 +224,7 @@ def slack(sigma: float, values: int, count: int = 1, honest: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of a job's plan: its noise against that of the other sums, and what one row can add to it (L2)."""
+    """A planned sum: its noise relative to that of the other sums, and what one row can add to it (L2)."""
 
     weight: float
     sensitivity: float = 1.0
@@ -230,7 +232,8 @@ class Sum:
 
 @dataclass(frozen=True)
 class Noise:
-    """What a party adds to its part of a sum: noise of `sigma`, so that that of `least` honest parties is the event's."""
+    """What a party adds to its part of a sum: noise of width `sigma`. The noise of `least` honest parties together is the
+    event's."""
 
     event: Gaussian
     sigma: float
@@ -239,7 +242,7 @@ class Noise:
 
 def plan(budget: float, delta: float, parties: int, sums: Mapping[str, Sum]) -> dict[str, Noise]:
     """Noise for every sum of a job among so many parties, within the budget as long as more than half of them are honest and
-    stay: whoever colludes takes its own noise off, and whoever is lost adds none."""
+    stay. Colluding parties can subtract their own noise, and lost ones add none."""
     require_cell(parties, LEAST_ROWS, "every sum with noise")
     honest, z = parties // 2 + 1, calibrate(budget, delta, [Gaussian(s.weight) for s in sums.values()])
     out = {}
@@ -255,7 +258,8 @@ def plan(budget: float, delta: float, parties: int, sums: Mapping[str, Sum]) -> 
 
 
 def require_cell(parties: int, rows: int, what: str, least_parties: int = LEAST_PARTIES) -> None:
-    """Refuse to open a sum over fewer than three parties or ten rows. A federation of two that says so has two as its least."""
+    """Refuse to open a sum over fewer than three parties or ten rows. A federation that agreed on two parties may sum over
+    two."""
     if parties < least_parties:
         over = "1 party" if parties == 1 else f"{parties} parties"
         raise Mistake(

@@ -94,7 +94,7 @@ class Identity:
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise AgreementError(f"{path} exists: an identity is not overwritten, name another file or move it away") from None
+            raise AgreementError(f"{path} exists and is never overwritten: name another file or move it away") from None
         with os.fdopen(file, "wb") as out:
             out.write(pem)
 

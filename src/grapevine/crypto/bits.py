@@ -13,7 +13,7 @@ def hamming(A: np.ndarray, B: np.ndarray) -> np.ndarray:
 
 
 def words(bits: np.ndarray) -> np.ndarray:
-    """Packed rows as 64-bit words, with zeros behind."""
+    """Packed rows as 64-bit words, padded with zeros."""
     if bits.dtype != np.uint8 or bits.ndim != 2:
         raise Mistake(f"Packed bits must be a uint8 table, not {bits.dtype} of shape {bits.shape}: use hash_bits.")
     out = np.zeros((len(bits), -(-bits.shape[1] // 8) * 8), np.uint8)

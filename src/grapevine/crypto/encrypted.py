@@ -59,7 +59,8 @@ class Encrypted(SecureHamming):
 
     @step(reveals=dict(answers=ANSWERS, common=ANSWERS, shares=SHARE))
     def evaluate(self, client: Client, ciphers: dict) -> dict:
-        """Client k, for every partner whose ciphertexts it is to compute on. Once: floods are sized for one answer."""
+        """Client k, for every partner whose ciphertexts it computes on. It does so once, since floods are sized for one
+        answer."""
         own, plain = secure.kept_bits(client)
         if own["computed"]:
             raise Mistake(f"{client.name} has already computed its distances in round {own['round']}: start a new session")

@@ -67,7 +67,7 @@ class Psm(SecureHamming):
 
     def begin(self, client: Client, bits: np.ndarray, group: Group, preludes: Mapping[str, dict]) -> dict:
         seed, me, L = client.memory["seed"], client.name, group.bits
-        # Begun, not only named: rows hashed again under the same masks would show the difference.
+        # This uses the attempt up: rows hashed again under the same masks would show their difference.
         occasion = session.begin(client, "psm", group.round, 0, group.counts, session.SEALED)
         others = {name: n for name, n in group.counts.items() if name != me}
         return dict(

@@ -38,7 +38,7 @@ where d is what rounding took off u; y makes this a hint under which (s, e) stay
 deviation of 2.2 instead of 3.2 for 2,000 rows of partners. Both learn H, and H itself with a party's own rows tells much about
 the other's: that is the price of the ideal H, see the threat model.
 Not covered: an active k *together with the server* (a made-up u opens s; `tests/attacks` shows it), and timing (numpy is not
-constant-time). A secret serves one `encrypt` call and is used up by `decrypt`: of two T for one reply the mean would show.
+constant-time). A secret serves one `encrypt` call and is used up by `decrypt`: the mean of two T for one reply would show more.
 
 Memory beside the messages themselves: about 60 MB to encrypt, 80 bytes x 512 x (3584 + n_j) to evaluate (130 MB for
 n_j = 500), 60 MB to decrypt, and 4 to 8 bytes a distance in each of the last three. None of it grows with L.
@@ -75,7 +75,7 @@ from grapevine.crypto.stream import SECRET_BYTES, Stream, context, fresh_secret
 
 LOG_Q = 2 * LIMB
 MASK = (1 << LIMB) - 1
-MOST_BITS = 1 << 15  # the flood then still is wide enough
+MOST_BITS = 1 << 15  # up to here the flood is wide enough
 GUARD = 3  # bits of T and R below those of a distance
 VEIL = 8000.0  # standard deviation of y, in units of the last bit of v that travels
 COLUMNS = 1024  # bit columns expanded from the seed at a time; part of the wire format, as each piece has its own stream
@@ -131,7 +131,7 @@ class Params:
         return self.log_t + GUARD
 
     def blocks(self, points: int) -> int:
-        """Rows go by the ring: so many secrets."""
+        """The number of secrets: one for every `ring` rows."""
         return -(-points // self.ring)
 
     def public(self, seed: bytes, label: str, piece: int, limb: int, count: int) -> np.ndarray:
@@ -420,7 +420,7 @@ def _check_message(params: Params, message: dict[str, Any]) -> int:
 
 
 def _check_reply(params: Params, reply: dict[str, Any], points_k: int, points_j: int) -> None:
-    """Exactly the rows that are due: every further one would be one more number about the key for the server."""
+    """Require exactly the rows that are due: every further row would tell the server one more number about the key."""
     width = params.kept // 8
     array(reply.get("a"), (points_k, params.dimension, width), "the reply")
     array(reply.get("b"), (points_k, points_j, width), "the reply")

@@ -23,7 +23,7 @@ from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import AgreementError
 from grapevine.crypto.stream import context, hkdf
 
-REVEALS = "how many there are and which of them other parties have, too: hashed and encrypted, the server learns none"
+REVEALS = "how many there are and which of them other parties have too; the names are hashed and encrypted"
 MOST = 10_000  # names of one kind
 BLOCK, NONCE = 64, 12  # bytes
 
@@ -44,7 +44,7 @@ def sealed(client: Client, kind: str, names: Iterable[str]) -> dict[str, bytes]:
 
 
 def united(said: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:
-    """Server: everybody's, each once."""
+    """Server: the names of all parties, each once."""
     found = {key: value for names in said for key, value in names.items()}
     return dict(sorted(found.items()))
 
@@ -61,9 +61,7 @@ def opened(client: Client, kind: str, names: Mapping[str, bytes]) -> list[str]:
                 raise InvalidTag
             out.append(data.decode())
         except (InvalidTag, ValueError):
-            raise AgreementError(
-                f"one of the {kind} that came to {client.name!r} was made by no party: start a new job"
-            ) from None
+            raise AgreementError(f"one of the {kind} sent to {client.name!r} comes from no party: start a new job") from None
     return sorted(out)
 
 

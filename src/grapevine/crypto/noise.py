@@ -43,7 +43,7 @@ def noise_stream() -> Stream:
 
 
 def discrete_gaussian(sigma: float, shape: int | tuple[int, ...], stream: Stream | None = None) -> np.ndarray:
-    """Whole numbers (int64) with P(x) ∝ exp(−x² / 2σ²). Variance at most σ², and next to σ² from σ = 1 on."""
+    """Whole numbers (int64) with P(x) ∝ exp(−x² / 2σ²). The variance is at most σ², and close to it for σ ≥ 1."""
     if not 0 < sigma <= WIDEST:
         raise Mistake(f"noise of width {sigma:g} cannot be drawn: it must be above 0 and at most {WIDEST:g}.")
     stream = stream or noise_stream()
@@ -61,8 +61,8 @@ def clipped(rows: np.ndarray, length: float = 1.0, bits: int = FRACTION_BITS) ->
     """Rows no longer than `length`, in steps of 2^-bits (int64), by default those of `fixed`: a row adds at most
     length · 2^bits to a sum, in L2.
 
-    Longer rows are shortened, every value is cut off towards zero, and sums of whole numbers are exact: so the bound holds of the
-    numbers that are summed, not only of those that were meant.
+    Longer rows are shortened, every value is cut off towards zero, and sums of whole numbers are exact: so the bound holds for
+    the numbers that are really summed.
     """
     rows = np.asarray(rows, np.float64)
     if rows.ndim != 2 or not np.isfinite(rows).all() or not 0 < length <= 2.0**16:
@@ -133,7 +133,7 @@ def _laplace(stream: Stream, t: int, count: int) -> np.ndarray:
     u = u[_coins(stream, u / t, lambda i, u=u: Fraction(int(u[i]), t))]  # type: ignore[misc]
     x = u + t * _geometric(stream, u.size)
     negative = (stream.array(x.size, "uint8") & 1).astype(bool)
-    return np.where(negative, -x, x)[~(negative & (x == 0))]  # zero would else count twice
+    return np.where(negative, -x, x)[~(negative & (x == 0))]  # otherwise zero would count twice
 
 
 def _geometric(stream: Stream, count: int) -> np.ndarray:

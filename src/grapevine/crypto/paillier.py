@@ -23,12 +23,12 @@ Threat model: honest-but-curious clients and server, and a client j that makes u
 - client k: nothing of y. It sees ciphertexts only.
 - client j: nothing of x, **whatever key and columns it sent**. Times (1 + rN) with r uniform, an answer is uniform but for its
   residue modulo N; there it is multiplied by ρ^N, within 2^-56 of uniform in Z_N* (`Residues`) because ρ ↦ ρ^N is a permutation.
-  That it is, j proves with N-th roots of numbers it did not choose (`roots`; Goldberg, Reyzin, Sagga and Baldimtsi 2018): were it
-  none, each would have one with a chance of 2^-16 at most, as N has no smaller factor.
+  j proves that by N-th roots of numbers it did not choose (`roots`; Goldberg, Reyzin, Sagga and Baldimtsi 2018): if it were none,
+  each number would have a root with a chance of at most 2^-16, as N has no smaller factor.
 - server: H (and the numbers of rows). T and R alone are uniform in Z_N; together they are R and H.
 - server with j, or server with k: what H and the colluding client's own bits give, no more.
-Without ρ^N, j, who knows the randomness of its columns, tests any guess of x. With powers of one base it may still: it takes p −
-1 and q − 1 with many small factors in common, and columns outside what the base generates.
+Without ρ^N, j, who knows the randomness of its columns, tests any guess of x. With powers of one base it still could: it would
+choose p − 1 and q − 1 with many small common factors, and columns outside what the base generates.
 
 Assumptions, for y against k and the server:
 1. decisional composite residuosity;
@@ -281,10 +281,10 @@ class SecretKey:
 
 
 class Residues:
-    """Random N-th residues modulo N²: ρ^N with ρ uniform. A power of N is dear; where more than POOL residues are needed, they
-    are products of random powers of POOL such.
-    Those are near to uniform by the leftover hash lemma: exponents have together at least 512 bits more than N, and the chance
-    that two draws differ by even exponents only (or by multiples of a larger prime) is 2^-POOL: a distance of 2^-56 each.
+    """Random N-th residues modulo N²: ρ^N with ρ uniform. Such powers are expensive: if more than POOL residues are needed, they
+    are products of random powers of POOL of them. Those are near to uniform by the leftover hash lemma: exponents have together
+    at least 512 bits more than N, and the chance that two draws differ by even exponents only (or by multiples of a larger prime)
+    is 2^-POOL: a distance of 2^-56 each.
     """
 
     def __init__(self, public: PublicKey, count: int):

@@ -26,7 +26,7 @@ Security claim, for honest-but-curious parties:
   (module-LWE with the server's secret w), the error, which depends on S, by the flood (statistical distance 2^-49.8 for 500 rows
   and 60 columns of 0 and 1, 2^-46.8 of larger labels; `flood_distance`).
 - party i learns nothing of others: their ciphertexts go to the server alone, over TLS.
-Collusion: the server and any one party together know s and S, and read all labels. They could from Z and S alone, by solving the
+Collusion: the server and any one party together know s and S, and read all labels. Z and S alone would be enough, by solving the
 equations; label differential privacy covers both. Not covered: a server or a party that does not follow the protocol.
 """
 

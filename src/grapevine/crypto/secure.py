@@ -39,9 +39,9 @@ class Group:
 
 
 def roles(first: str, second: str, roster: Sequence[str]) -> tuple[str, str]:
-    """Of a pair, who encrypts (or sends) and who computes (or receives), dealt so that everybody has about as much of each.
+    """Who of a pair encrypts (or sends) and who computes (or receives), so that everybody does about as much of each.
 
-    By places in the whole roster, so that nobody's role changes when somebody else drops out.
+    Roles follow from places in the whole roster, so nobody's role changes when somebody else drops out.
     """
     first, second = sorted((first, second))
     return (first, second) if (roster.index(second) - roster.index(first)) % 2 else (second, first)

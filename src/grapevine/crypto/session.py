@@ -70,7 +70,7 @@ def learn_seed(client: Client, letters: Mapping[str, bytes]) -> None:
 
 def agreement(client: Client) -> Agreement:
     if "agreement" not in client.memory:
-        raise AgreementError(f"{client.name!r} has not agreed on keys, or has done with them: start a new session")
+        raise AgreementError(f"{client.name!r} has not agreed on keys, or has finished with them: start a new session")
     digest = client.memory.manifest["agreement"]
     if client.agreed is None or client.agreed[0] != digest:
         client.agreed = digest, Agreement.from_dict(client.memory["agreement"])
@@ -165,8 +165,8 @@ def begin(client: Client, step: str, round: int, attempt: int, parties: Iterable
           mechanism: Mapping[str, Any] | None = None) -> Occasion:  # fmt: skip
     """The occasion of a masked sum. Refused if this attempt, or a later one, has been masked before: masks are used once.
 
-    It is in the party's ledger before anything is masked. `mechanism` is None where the sum is opened as it is: then rows that
-    were summed with others before are refused. A sum that is opened, with noise or without, has at least the agreed quorum.
+    It is written to the party's ledger before anything is masked. `mechanism` is None where the sum is opened as it is: then rows
+    that were summed with others before are refused. A sum that is opened, with noise or without, needs the agreed quorum.
     """
     agreed = agreement(client)
     occasion = agreed.occasion(step, round, attempt, parties)

@@ -19,7 +19,7 @@ one client together read everybody's labels: they have the key, and S.
 
 There a client learns from its columns which rows of others lie near its labelled ones; and as S is symmetric, they are also the
 rows of S at its labelled rows, which together with its scores there are linear equations in everybody's labels. A client that
-solves them finds 99 % of the others' labels (tests/attacks): nothing is hidden from it but on paper.
+solves them finds 99 % of the others' labels (tests/attacks): nothing is really hidden from it.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def _forms(rows: dict[str, Array]) -> Forms:
 def _labels(client: Client, round: int) -> dict[str, Any]:
     """What `begin` kept. Sums for another round, with other parties, would show a lost party's part."""
     if "labels" not in client.memory:
-        raise AgreementError(f"{client.name!r} has no labels to spread, or has done with them: start a new session")
+        raise AgreementError(f"{client.name!r} has no labels to spread, or has finished with them: start a new session")
     own = client.memory["labels"]
     if round != own["round"]:
         raise Mistake(

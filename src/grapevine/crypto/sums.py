@@ -234,7 +234,7 @@ class Attempts:
             more = sorted(set(occasion.parties) - set(json.loads(last["parties"]))) if same_round else []
             if more:
                 raise AgreementError(
-                    f"{occasion} has {', '.join(more)} in it, who was not in the last one: parties are only lost"
+                    f"{occasion} has {', '.join(more)} in it, who was not in the last one: parties can leave, but not join"
                 )
         self._latest[occasion.step] = self._state(occasion)
 

@@ -12,8 +12,9 @@ What each side learns. The server: nothing, the number of values excepted (the s
 The server and a set of parties: the sum, which its members learn anyway, and nothing of the others' parts beyond it.
 
 What a server that cheats can do. It changes the sum by an amount of its choice only if it guesses ⟨r, difference⟩, that is with a
-chance of 2^-64; else the parties stop. Together with a party it can: but so can that party alone, by what it adds. A sum of other
-parties than those agreed has other masks and pads, and does not open. Who sent a bad tag cannot be told: the job stops.
+chance of 2^-64; else the parties stop. Together with a party it can change the sum, but so can that party alone, by what it adds.
+A sum of other parties than those agreed has other masks and pads, and does not open. Who sent a bad tag cannot be told: the job
+stops.
 
 Programs. A method may run a program at every party in which `yield` is such a sum (`advance`): all parties then decide alike from
 the same sums. A program in flight lives in the process; what repeats it, the sums heard so far, is in the client's memory.
@@ -55,8 +56,8 @@ FORM: dict[str, Form] = {"share?": _share_form, "tag?": bytes}
 
 def share(client: Client, number: int, attempt: int, parties: Iterable[str], values: np.ndarray, wide: bool = False,
           added: accountant.Noise | None = None, mechanism: Mapping[str, Any] | None = None) -> dict:  # fmt: skip
-    """This party's part of sum `number`, values of any size if it is `wide`. Kept until it is opened, with the noise that is
-    `added` for good: a second attempt has the same. `mechanism`: for the ledger, where there is no noise; None: exact."""
+    """This party's part of sum `number`; with `wide`, of values of any size. It is kept until the sum is opened, with the noise
+    `added` once, so a second attempt has the same. `mechanism` is for the ledger where there is no noise; None: exact."""
     values, least = np.asarray(values, np.float64), 0
     if added is not None:
         values = fixed.decode(noise.add_noise(fixed.encode(values), added.sigma))
@@ -171,7 +172,7 @@ class Together(SubProtocol):
 
     def once(self, server: Server, ids: Mapping[str, Id], replies: Mapping[str, dict], parties: Iterable[str],
              number: int) -> dict[str, Any]:  # fmt: skip
-        """One sum, as the parties are told it: without those that were lost, under fresh masks, if any were."""
+        """One sum, as the parties are told it. If a party was lost, the others form it again under fresh masks."""
         attempt, parties, replies = 0, sorted(parties), _alike(server, ids, replies)
         while set(replies) != set(parties):
             attempt, parties = attempt + 1, session.require_two(sorted(replies))

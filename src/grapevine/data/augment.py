@@ -43,7 +43,7 @@ RANGES = dict(
 def weak(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     """Images: translated by up to 4 pixels with reflection (an eighth of the side if that is under 16), mirrored half the time.
 
-    `flip=False` for what a mirror gives another meaning (digits).
+    Use `flip=False` where a mirror image means something else (digits).
     """
     if x.dim() == 2:
         return _disturb(x, rng, **TABLE_WEAK)
@@ -53,7 +53,7 @@ def weak(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
 def strong(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     """`weak`, then two operations drawn for each sample out of 14, then cutout of a square of half the side.
 
-    An operation's magnitude is uniform over its range; its direction, where it has one, is a coin's.
+    An operation's magnitude is uniform over its range; its direction, where it has one, is random.
     """
     if x.dim() == 2:
         return _disturb(x, rng, **TABLE_STRONG)
@@ -69,7 +69,7 @@ def strong(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     return _images(out, x)
 
 
-# SemiFL's authors (randaugment.py of their code, at magnitude 10 of 10): 15 operations by ours, with one size each. Invert and
+# SemiFL's authors (randaugment.py of their code, at magnitude 10 of 10): their 15 operations, each with one size. Invert and
 # Solarize are the same there. Cutout is a grey square of 40 pixels, Translate one of 100, which leaves nothing of a small image.
 SEMIFL = (
     ("AutoContrast", 0), ("Brightness", 1.9), ("Color", 1.9), ("Contrast", 1.9), ("Cutout", 40), ("Equalize", 0), ("Solarize", 0),
@@ -81,7 +81,7 @@ SEMIFL = (
 def semifl(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     """`weak`, then two operations drawn out of 15, each done with probability ½, at the strongest; no cutout at the end.
 
-    As SemiFL's authors draw them; shears take the nearest pixel, where theirs interpolate. Tables: `strong`.
+    As SemiFL's authors draw them; shears take the nearest pixel, while theirs interpolate. For tables this is `strong`.
     """
     if x.dim() == 2:
         return strong(x, rng, flip)
@@ -182,7 +182,7 @@ class Views:
             return make(rows.inputs(at))
         x, scale = rows.x[rows.index[at]], rows.scale
         top = round(1 / scale.factor) if scale else 255
-        if scale and top != 255:  # digits have values up to 16, the operations mean 255
+        if scale and top != 255:  # digits have values up to 16, but the operations expect 255
             x = (x.float() * (255 / top)).round().clamp(max=255).to(torch.uint8)
             scale = Scale(1 / 255, scale.mean, scale.std)
         x = make(x).to(rows.device)

@@ -1,4 +1,4 @@
-"""The data sets there are by name, where their files are looked for, and `load`: a data set by name or by path."""
+"""The named data sets, where their files are looked for, and `load`: a data set by name or by path."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def find(name: str, data_dir: str | Path | None = None) -> tuple[Path, Layout] |
 
 
 def names(data_dir: str | Path | None = None) -> list[dict[str, Any]]:
-    """The data sets there are: the fields of `Known`, with the folder in which the files were found."""
+    """The known data sets: the fields of `Known`, with the folder in which the files were found."""
     found = {name: find(name, data_dir) for name in LAYOUTS}
     where = {name: dict(where=str(at[0])) for name, at in found.items() if at}
     return [asdict(known) | where.get(known.name, {}) for known in KNOWN]
@@ -179,7 +179,7 @@ def load_known(name: str, data_dir: str | Path | None, size: int | None) -> Data
 
 
 def pickled(name: str, data_dir: str | Path | None) -> str:
-    """A word on the pickled version of CIFAR, if that is what is there."""
+    """A hint if the folder holds the pickled version of CIFAR."""
     there = {"cifar10": ("10-python.tar.gz", "10-batches-py"), "cifar100": ("100-python.tar.gz", "100-python")}
     for folder in (folder for place in places(data_dir) for folder in (place, place / name)):
         for file in (f"cifar-{end}" for end in there.get(name, ())):

@@ -1,7 +1,7 @@
 """What the cells of a column mean: missing values, numbers as people write them, true and false, dates, and categories.
 
 A column of text is taken as numbers if all its cells are numbers, as dates if all are dates, and as categories otherwise. If half
-of the cells or more are numbers (or dates) and some are not, the table has a mistake in it, and is refused with the cell.
+of the cells or more are numbers (or dates) and some are not, the table is refused, and the message names the cell.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CellMistake(Mistake):
 
 @dataclass(frozen=True)
 class Cells:
-    """A column as numbers; `missing` counts the words (and empty cells) that stood for nothing."""
+    """A column as numbers; `missing` counts the words (and empty cells) that stood for a missing value."""
 
     columns: tuple[Column, ...]
     x: np.ndarray  # (n, columns)
@@ -108,7 +108,7 @@ class Reader:
         return Cells(*categories(name, values), found)
 
     def refuse_mixed(self, name: str, values: pa.Array, kind: str | None) -> None:
-        """A column that should be, or mostly is, of numbers or dates, and a cell that is none."""
+        """Refuse a column that should hold, or mostly holds, numbers or dates if a cell is neither."""
         for what, good in (("a number", looks_numeric(values, self.decimal)), ("a date", looks_dated(values))):
             bad = ~good & valid(values)
             mostly = good.sum() >= bad.sum() and kind is None
@@ -120,7 +120,7 @@ class Reader:
         return CellMistake(name, f"{self.path}, {self.place(row)}, column {name!r}: {cell!r} is not {what}", NAME_THEM)
 
     def dates(self, name: str, values: pa.Array) -> np.ndarray | None:
-        """Dates, if all of it are; a sentence if 03/04/2024 could be in March or in April."""
+        """Dates, if all cells are; refused if 03/04/2024 could be in March or in April."""
         parts = split_dates(values)
         if parts is None:
             return None
@@ -199,7 +199,7 @@ def looks_numeric(values: pa.Array, decimal: str) -> np.ndarray:
 
 
 def as_numbers(values: pa.Array, decimal: str) -> np.ndarray | None:
-    """Numbers, if all of it are; true and false are 1 and 0."""
+    """Numbers, if all cells are; true and false are 1 and 0."""
     try:
         if decimal == "point":
             return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -217,7 +217,7 @@ def as_numbers(values: pa.Array, decimal: str) -> np.ndarray | None:
 
 
 def decimal_mark(path: Any, columns: Mapping[str, pa.Array]) -> str:
-    """Whether the numbers of a file have a decimal point or a comma; a sentence where both or either could be meant."""
+    """Whether the numbers of a file have a decimal point or a comma; refused where both are used or either could be meant."""
     seen: dict[str, tuple[str, str]] = {}  # a cell, with its column, that shows a decimal comma, a decimal point, or either
     for name, values in columns.items():
         if not pc.any(pc.match_substring(values, ",")).as_py():
@@ -275,7 +275,7 @@ def looks_dated(values: pa.Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Dates:
-    """A column of dates in their parts. With a point between them the day stands first; else the numbers must tell."""
+    """A column of dates in their parts. With points between the numbers the day comes first; otherwise the numbers must tell."""
 
     parts: dict[str, np.ndarray]  # NaN where there is none
     order: str  # year, day, month or either: what stands first
@@ -294,7 +294,7 @@ class Dates:
 
 
 def split_dates(values: pa.Array) -> Dates | None:
-    """The parts of a column of dates; None if some cell is none."""
+    """The parts of a column of dates; None if some cell is not a date."""
     there = valid(values)
     if not there.any():
         return None

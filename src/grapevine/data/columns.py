@@ -3,9 +3,9 @@
 A raw table is a float64 matrix, NaN where a value is missing. A number stands as it is. A date becomes four numbers when the file
 is read. A category is the position of its value in the party's own list of values; parties agree on a common list by name, and
 `encode` turns the column into one column of zeros and ones per agreed value and one for all others. True and false are the
-numbers 1 and 0: one column does, and there are no names to agree on.
+numbers 1 and 0: one column is enough, and there are no names to agree on.
 
-A missing category is a row of zeros, which no value is, so it needs no filling in and no indicator. A missing number stays NaN:
+A missing category is a row of zeros, unlike any value, so it needs no filling in and no indicator. A missing number stays NaN:
 each job has its own way to fill it. `indicators` names the number columns that get one more column, 1 where the value is missing.
 """
 

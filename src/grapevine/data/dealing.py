@@ -116,7 +116,7 @@ def _natural(dataset: Dataset, clients: int | None, rng: np.random.Generator) ->
 
 
 def _needed_classes(setting: LabelSetting, y: np.ndarray, classes: int) -> np.ndarray:
-    """Classes that somebody must have a label of: those there are, unless only a server that is told its classes has labels."""
+    """Classes that somebody must have a label of: all that exist, unless only a server with listed classes has labels."""
     needed = np.bincount(y[y >= 0], minlength=classes) > 0
     if setting.server_classes is not None and not setting.at_clients:
         needed &= np.isin(np.arange(classes), setting.server_classes)
@@ -235,7 +235,7 @@ def _counts(setting: LabelSetting, room: np.ndarray, rng: np.random.Generator) -
 
 
 def _check_result(dataset: Dataset, sizes: np.ndarray, labelled: np.ndarray, needed: np.ndarray) -> None:
-    """Everybody holds rows, and somebody a label of every class that is needed."""
+    """Check that everybody holds rows, and that somebody has a label of every class that is needed."""
     empty = np.flatnonzero(sizes == 0)
     if len(empty):
         raise Mistake(f"Client {empty[0]} would hold no rows; use fewer clients, another partition or another seed.")

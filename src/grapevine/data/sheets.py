@@ -52,7 +52,7 @@ def is_frame(thing: Any) -> bool:
 
 
 def open_sheet(source: Any, name: str = "the table") -> Sheet:
-    """A file by its path, or a frame, which people know as `name`."""
+    """A file by its path, or a frame, which messages call `name`."""
     if is_frame(source):
         return frame_sheet(source, name)
     path = existing_file(source)
@@ -66,7 +66,7 @@ def open_sheet(source: Any, name: str = "the table") -> Sheet:
 
 
 def ending(path: Path) -> str:
-    """.csv also of a packed file."""
+    """The ending; that of a compressed .csv.gz is .csv."""
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
@@ -97,7 +97,7 @@ def no_column(path: Any, name: str, header: Sequence[str], what: str = "column")
 
 
 def unnamed(j: int) -> str:
-    """How a column without a name is called. Only who asks for it gets it: it is most often the index of a frame."""
+    """The name of a column that has none. It is read only if it is asked for: it is most often the index of a frame."""
     return f"(column {j + 1})"
 
 
@@ -124,12 +124,12 @@ def quoted(cell: Any) -> Any:
 
 
 def unquoted(cell: str) -> str:
-    """What `quoted` was given."""
+    """Undo `quoted`."""
     return FORMULA.sub(lambda found: found[1] + found[2][1:], cell) if "'" in cell else cell
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Every CSV file that is written here: None as an empty cell, nothing that a spreadsheet runs."""
+    """The text of a CSV file: None is an empty cell, and nothing is left that a spreadsheet would run."""
     out = io.StringIO(newline="")
     csv.writer(out, lineterminator="\n").writerows([quoted(cell) for cell in row] for row in (header, *rows))
     return out.getvalue()
@@ -322,7 +322,7 @@ def arrow_sheet(path: Any, table: pa.Table, notes: tuple[str, ...] = ()) -> Shee
 
 
 def excel_sheet(path: Path) -> Sheet:
-    """The first sheet of a workbook; formulas as what they last came to."""
+    """The first sheet of a workbook; formulas by their last values."""
     try:
         openpyxl = importlib.import_module("openpyxl")
     except ImportError:

@@ -73,7 +73,7 @@ class Split:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of all rows that take part, so that a saved split is never applied to other data."""
+        """The hash of all rows that take part, so that a saved split is never applied to other data."""
         data = self.dataset
         held = [self.x, self.truth, data.x_test, data.y_test]
         held += [tensor for tensor in (data.x_val, data.y_val, data.group, data.group_test) if tensor is not None]
@@ -81,7 +81,7 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """Of the data, the settings, and every holder's rows and labels."""
+        """The hash of the data, the settings, and every holder's rows and labels."""
         tensors = [self.validation]
         for part in (*self.parts, self.server):
             tensors += [] if part is None else [part.labelled, part.labels, part.unlabelled]
@@ -171,7 +171,8 @@ class Split:
         return torch.cat([pairs, n[None]]).T.tolist()
 
     def reveal(self) -> Split:
-        """The same rows with all their true labels, for the upper bound. Foreign rows are left out; what nobody knows stays."""
+        """The same rows with all their true labels, for the upper bound. Foreign rows are left out; unknown labels stay
+        unknown."""
         parts = []
         for part in self.parts:
             rows = torch.cat([part.labelled, part.unlabelled]).sort().values

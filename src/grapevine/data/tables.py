@@ -176,7 +176,7 @@ def row_ids(path: Any, name: str | None, cells: Mapping[str, list], n: int, plac
 
 
 def finite(path: Any, x: np.ndarray, columns: Sequence[Column], impute: bool, place: Place) -> np.ndarray:
-    """NaN for what is infinite too; without `impute` a number or date that is not there is refused."""
+    """Infinite numbers become NaN too; without `impute` a missing number or date is refused."""
     bad = ~np.isfinite(x)
     needed = bad & np.array([column.kind != CATEGORY for column in columns])
     if needed.any() and not impute:

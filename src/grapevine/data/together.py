@@ -20,7 +20,7 @@ FAR, HUGE = 100, 1e9  # times the others' size: another scale; an absolute value
 
 
 def read_together(sources: Sequence[Any], asked: Sequence[Columns], names: Sequence[str]) -> list[Table]:
-    """The tables of all, with the same columns in the same order, each of one kind everywhere."""
+    """All tables, with the same columns in the same order, each of one kind everywhere."""
     # Missing values are refused only when it is known which columns hold numbers.
     tables = [read(source, replace(columns, impute=True), name) for source, columns, name in zip(sources, asked, names)]
     kinds = common_kinds(tables)

@@ -1,9 +1,9 @@
 """Neighbours among so many points that not every pair can be compared: an inverted file of bits (faiss, the `ann` extra).
 
-Points are hashed to bits and sorted into lists, each around a centre; a query looks into the lists of its nearest centres. How
-many lists is found by trial: of a sample of points the true neighbours are known, by comparing these with everybody, and the
-number of lists grows until enough of them are found. A second sample then says what share is found, and that is the recall that
-users are told.
+Points are hashed to bits and sorted into lists, each around a centre; a query looks into the lists of its nearest centres. The
+number of lists is found by trial: the true neighbours of a sample are found by comparing it with all points, and the number grows
+until enough of these neighbours are found. A second sample then says what share is found, and that is the recall that users are
+told.
 
 By cosine, the bits only propose: several times as many candidates as neighbours are asked for, and their cosines are compared as
 the exact search compares them. Whatever is found therefore has the same similarity as there. The lists, the distances and the

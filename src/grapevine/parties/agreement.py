@@ -1,6 +1,6 @@
 """What all parties of a federation agree on: the job, its method and settings, and what a row is. Nothing of it can change later.
 
-The hash of an agreement is in every request, and a party answers none with another hash than that of its own. Method and networks
+The hash of an agreement is in every request, and a party answers only requests with its own hash. Method and networks
 are made from the agreement alone, the same at the host and at every party.
 """
 
@@ -32,7 +32,7 @@ class Agreement:
     """A row has this `shape` for the method; it comes from a table with these `features`, from images, or from `embed`.
 
     `embed` is a pretrained network's name, or the SHA-256 of a finished run's model. `server`: the host has labelled rows of its
-    own; which ones is not said. Without an agreed `seed` everybody draws one. A job continues as long as `quorum` of the
+    own; which ones is not said. Without an agreed `seed` all draw their own. A job continues as long as `quorum` of the
     `parties` answer.
     """
 
@@ -53,7 +53,7 @@ class Agreement:
     layout: dict[str, Any] = field(default_factory=dict)  # kinds of the features and values of categories, unless all are numbers
 
     def to_dict(self) -> dict[str, Any]:
-        """Values that TOML and JSON have; what is not there is left out."""
+        """The fields as values of TOML and JSON, without those that are None."""
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {name: value for name, value in plain.items() if value is not None and (value or name != "layout")}
 
@@ -136,7 +136,7 @@ class Agreement:
             )
 
     def check(self) -> None:
-        """Refuse what cannot work when the host writes it down, not when everybody is there."""
+        """Refuse what cannot work when the host writes it down, not after everybody has joined."""
         check_name(self.name, "federation")
         self._check_parties()
         if not self.shape or not all(isinstance(n, int) and n > 0 for n in self.shape):

@@ -5,9 +5,9 @@ audit.jsonl grows by one line for each event. A line holds the hash of the line 
     {"n": 2, "time": "2026-01-31T12:00:00.000+00:00", "event": "joined", "party": "north", …, "salt": …, "before": …, "hash": …}
     hash = SHA-256("grapevine audit 1\\n" + the line without its hash, as JSON with sorted keys)
 
-So a line that was changed, taken out or put in breaks the chain. Who may write the file can still make a whole new chain, or cut
-off its end: whoever keeps the last hash, as parties do, finds out (`holds`). The salt is random, so that a view without names may
-show hashes: without the salt nobody can try names until one gives the hash.
+So a line that was changed, taken out or put in breaks the chain. Whoever may write the file can still make a whole new chain, or
+cut off its end, but everybody who kept the last hash, as parties do, finds out (`holds`). A view without names may show hashes,
+because nobody can try names until one gives the hash without knowing the random salt.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Audit:
         self.path = Path(folder) / FILE
 
     def write(self, event: str, **about: Any) -> None:
-        """One more line, on the disk before this returns. What a crash left of a half-written line is cut off, and said."""
+        """One more line, on the disk before this returns. What a crash left of a half-written line is cut off and reported."""
         with self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT) as file:
             last, torn = self._tail(file)
             if torn:
@@ -105,7 +105,7 @@ class Audit:
         whole = data[: data.rfind(b"\n") + 1]
         line = _read(whole.split(b"\n")[-2]) if whole else dict(n=0, hash=FIRST)
         if line is None:
-            raise Mistake(f"{self.path} does not end with a line of an audit log: move it away, for whoever looks into it.")
+            raise Mistake(f"{self.path} does not end with a line of an audit log: move it away and keep it for an investigation.")
         return line, len(data) - len(whole)
 
 

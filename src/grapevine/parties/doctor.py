@@ -1,4 +1,4 @@
-"""`grapevine doctor`: whether this machine can take part, in a line each with the way out."""
+"""`grapevine doctor`: whether this machine can take part. Each check is a line with the way out."""
 
 from __future__ import annotations
 

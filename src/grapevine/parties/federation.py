@@ -12,7 +12,7 @@ Nothing here knows about Flower, sockets or processes. `flower.py` reads a party
     party's folder  party.toml         name, host, columns, [agreed] and its hash
                     identity.pem, node.key, node.pub, ca.crt
                     epoch.txt          which start of the host it works for
-                    pinned.toml        whom it trusts to be who
+                    pinned.toml        the identities that it has confirmed
                     rows.npy, rows.json its data, as read when it joined
                     memory/, memory.json, disclosure.jsonl, out/
 """
@@ -80,7 +80,7 @@ class Host:
 
     @cached_property
     def seed(self) -> int:
-        """The agreed one, or one that is drawn and kept, so that a host that is started again continues alike."""
+        """The agreed one, or one that is drawn and kept, so that a host that is started again continues with it."""
         if self.agreed.seed is not None:
             return self.agreed.seed
         path = self.folder / "seed.txt"
@@ -204,7 +204,7 @@ def load_party(folder: str | Path) -> Member:
 def in_process(parties: Iterable[Member], mode: str = "strict", **more: Any) -> Simulation:
     """The same parties in this process, with the bits that they would have on Flower; `more` is for `Simulation`.
 
-    They must have one seed, as those have who agreed on it.
+    They must have agreed on a seed.
     """
     all_of_them = list(parties)
     first = all_of_them[0]

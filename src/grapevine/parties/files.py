@@ -17,7 +17,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Files are parsed once as long as they stay as they are: a host with many parties looks into its books all the time."""
+    """Files are parsed again only when they change: a host with many parties reads them all the time."""
     import tomllib  # Python 3.11 has it, and so have all that can run Flower
 
     try:
@@ -51,7 +51,7 @@ def write_toml(path: Path, table: Mapping[str, Any], secret: bool = False) -> No
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
-    """Of a .jsonl file: the last line may be half-written."""
+    """The lines of a .jsonl file, the last of which may be half-written."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

@@ -33,7 +33,7 @@ def forget(folder: Path) -> list[Remains]:
     """Delete keys, seeds, rows, memory and logs of a party's folder; what remains, after looking for the secrets in it.
 
     Results, what was agreed, whom it was agreed with and the list of what left the machine stay. The ledger is elsewhere, and
-    stays: it is what the next job is held to.
+    stays, because the next job is checked against it.
     """
     if not any((folder / name).exists() for name in SIGNS) or (folder / "federation.toml").exists():
         raise Mistake(f"{folder} is not the folder of a party: give the one that `grapevine join` created (--home).")

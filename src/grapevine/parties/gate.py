@@ -1,8 +1,8 @@
 """The host's one open port: enrolment, and Flower's Fleet API passed on to the SuperLink, which itself listens on loopback alone.
 
-Flower 1.41 serves its Control API (start any code at every party) and its Runtime API on the same port as the Fleet API, and asks
-nobody who he is there. So the SuperLink must not be reachable from outside. The gate lets the ten Fleet calls of a node through
-and nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
+Flower 1.41 serves its Control API (start any code at every party) and its Runtime API on the same port as the Fleet API, without
+authentication. So the SuperLink must not be reachable from outside. The gate lets the ten Fleet calls of a node through and
+nothing else; Flower's node authentication (a signature per request) is checked behind it as before.
 
 Whoever connects gets seconds for a handshake, for the first byte and for a whole request, whatever its pace. Sizes are checked
 before anything is read, and more than a few kB are read only of a request whose head a party's node has signed. The number of
@@ -87,7 +87,7 @@ class Gate(ThreadingHTTPServer):
         self.server_close()
 
     def get_request(self) -> tuple[ssl.SSLSocket, Any]:
-        """Accept at once; the handshake is the connection's own thread's, so that a slow one holds up nobody."""
+        """Accept at once; the handshake is in the connection's own thread, so that a slow one holds up nobody."""
         plain, address = super().get_request()
         plain.settimeout(HANDSHAKE_SECONDS)
         return self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address
@@ -121,7 +121,7 @@ class Gate(ThreadingHTTPServer):
         return name
 
     def refuse(self, address: str, status: int, sentence: str) -> None:
-        """On the screen and in the audit log: not as often as a stranger likes."""
+        """Report it on the screen and in the audit log, but only so many times a minute."""
         with self._counting:
             more = 0
             if time.monotonic() - self._minute > 60:
@@ -177,7 +177,7 @@ class _TooMuch(OSError):
 
 
 class _Timed(io.RawIOBase):
-    """Bytes of a socket, all of them before `until`, and no more than `room`: many small pieces add up to neither."""
+    """Bytes of a socket: all of them before `until`, and no more than `room`, in however many pieces they come."""
 
     def __init__(self, sock: ssl.SSLSocket):
         self.sock, self.until = sock, time.monotonic() + FIRST_SECONDS
@@ -257,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = self.headers.get("content-length", "")
         if not text.isdecimal() or "transfer-encoding" in self.headers:
             self.close_connection = True
-            raise Refused(411, "a request says how long it is.")
+            raise Refused(411, "a request must say how long it is.")
         if int(text) > limit:
             self.close_connection = True
             raise Refused(413, f"a request of {int(text)} bytes is over the limit of {limit}.")

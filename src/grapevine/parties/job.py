@@ -1,6 +1,6 @@
 """The host's program once everybody is there, over any transport: what it leaves is results/, a run's folder like any other.
 
-The label and the clean job are one exchange of the whole: one that was interrupted begins again. A training job is
+The label and clean jobs have no checkpoints: one that was interrupted begins again. A training job is
 `run.driver`'s, and continues from its last checkpoint. If a job cannot continue, failed.json says why.
 """
 
@@ -83,7 +83,7 @@ def about_job(host: Host) -> dict[str, Any]:
 
 
 def _train(host: Host, server: Server, about: dict[str, Any], results: Path) -> dict[str, Any]:
-    """The model is for rows as the networks saw them, or as the host's own are; a party puts its own scaling in."""
+    """The model takes rows as the networks saw them, or scaled like the host's own; each party adds its own scaling."""
     agreed = host.agreed
     scale = plain_scale(agreed) if host.rows is None else own_scale(host.rows.x, agreed)
     inputs = Inputs(agreed.classes, scale, agreed.shape, agreed.row_layout if not agreed.embed else Layout())
@@ -95,7 +95,7 @@ def _train(host: Host, server: Server, about: dict[str, Any], results: Path) -> 
 
 
 def _once(host: Host, server: Server, about: dict[str, Any], results: Path) -> dict[str, Any]:
-    """One exchange of the whole. The result is what the host may know."""
+    """A job without checkpoints. The result is what the host may know."""
     began = time.perf_counter()
     state = host.method.round(server, host.method.setup(server))
     server.transport.close()

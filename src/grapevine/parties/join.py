@@ -268,7 +268,7 @@ class _Stay:
         self.confirmed = digest
 
     def _check_ledger(self, roster: Iterable[str]) -> None:
-        """Before anything is computed: may these rows be summed with these parties? A person may say so, and nothing else."""
+        """Before anything is computed: may these rows be summed with these parties? Only a person may say so."""
         if not any(name.endswith("keys") for name in self.agreed.made.steps()):  # nothing is summed
             return
         groups, names = self.agreed.settings.get("groups", 1), sorted(roster)
@@ -313,7 +313,7 @@ class _Stay:
 
     def _begin_again(self) -> None:
         """A job of one round that was interrupted can only start again, and a label job then shows the host more distances
-        between the same rows. How often it may is for the party to say: a host that wants more could break off on purpose."""
+        between the same rows. The party decides how often: a host that wants more could break off on purpose."""
         if self.agreed.rounds > 1 or not self._begun():
             return
         count = self.party.get("beginnings", 1)
@@ -346,7 +346,7 @@ class _Stay:
             os.replace(beside, self.out)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        # What proves this party to the host ends with its job; its identity, by which others know it, opens nothing of it.
+        # The keys that prove this party to the host go with its job. Its identity, by which others know it, opens nothing of it.
         for name in ("node.key", "node.pub"):
             (self.folder / name).unlink(missing_ok=True)
         left = {name: value for name, value in self.party.items() if name not in ("token", "seed")}

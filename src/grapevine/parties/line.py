@@ -92,7 +92,7 @@ class Line:
         elif "lost" in told:
             self._in_trouble(told["kind"], f"The host is lost: {told['lost']}")
         elif "ended" in told:
-            self.say(f"The connection to the host cannot go on: {told['ended']}")
+            self.say(f"The connection to the host cannot continue: {told['ended']}")
         elif "back" in told:
             self.say("The host is back.")
             self.trouble = ("", "")

@@ -2,7 +2,7 @@
 
     memory/         the values, as content-addressed objects
     memory.json     the manifest as it is now and as it was before each of the last rounds; which steps of the round were answered
-    epoch.txt       which start of the host this party works for, written by `join` once the person at the party lets it
+    epoch.txt       which start of the host this party works for, written by `join` once the person at the party allows it
 
 A request that comes again, since its reply was lost on the way, gets the same reply, which is kept until the next one. Other than
 that a step is answered once in a round, rounds never go back, and none beyond the agreed ones is answered. Only a host that was
@@ -81,7 +81,7 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
         kept = replace(kept, round=round, answered={})
     before = {round: kept.now, **kept.before}
     kept = replace(kept, before={r: before[r] for r in sorted(before)[-ROUNDS_BACK:]})
-    often = 2 if agreed.job == "train" and round == 0 else 1  # what is asked before the first round counts as of it
+    often = 2 if agreed.job == "train" and round == 0 else 1  # what is asked before the first round counts as part of it
     own = "." in request["step"]  # steps of a sub-protocol count themselves, as chunks of a transfer do
     if not own and kept.answered.get(_name(request), 0) >= often:
         raise Mistake(f"step {request['step']} of round {round} was answered before: each step is answered once.")
@@ -89,7 +89,7 @@ def recall(folder: Path, run: int, request: dict[str, Any], agreed: Agreement) -
 
 
 def _name(request: dict[str, Any]) -> str:
-    """Sums have numbers, and one that lost a party is asked for again, as another attempt: how often is for the sum to say."""
+    """Sums have numbers. One that lost a party is asked for again as another attempt; the sum itself limits how often."""
     said = [request["payload"][name] for name in ("number", "attempt") if name in request["payload"]]
     return " ".join(map(str, [request["step"], *said]))
 
@@ -106,7 +106,7 @@ def _started_again(kept: Kept, run: int, epoch: str, round: int, agreed: Agreeme
 
 
 def remember(folder: Path, kept: Kept, request: dict[str, Any], now: Manifest, store: FileStore, reply: bytes) -> None:
-    """The request was answered so, and this is what the step left."""
+    """Record the reply to a request, and what the step left."""
     name = _name(request)
     answered = dict(kept.answered, **{name: kept.answered.get(name, 0) + 1})
     sealed = kept.sealed or "agreement" in now
@@ -116,7 +116,7 @@ def remember(folder: Path, kept: Kept, request: dict[str, Any], now: Manifest, s
 
 
 def forget_memory(folder: Path) -> None:
-    """The objects first: without them the list is no use, and it says until the end that there was a job."""
+    """Delete the objects first: the list, useless without them, shows until the end that there was a job."""
     shutil.rmtree(folder / "memory", ignore_errors=True)
     (folder / "memory.json").unlink(missing_ok=True)
 

@@ -5,9 +5,9 @@
             gate ── SuperLink ── ServerApp
 
 Flower's own SuperNode looks for requests every three seconds, starts a process for each, and fetches the host's code first. This
-one asks as often as it is asked, keeps its worker warm, and runs nothing but what is installed here. The host may be away for any
-time: calls are repeated. A request is written down before it is confirmed (inbox.bin) and deleted when its reply has arrived, so
-that a node that is killed continues where it was.
+one looks often while requests come, keeps its worker warm, and runs nothing but what is installed here. The host may be away for
+any time: calls are repeated. A request is written down before it is confirmed (inbox.bin) and deleted when its reply has arrived,
+so that a node that is killed continues where it was.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Ended(Exception):
 
 
 class Dropped(Exception):
-    """The SuperLink does not want what a call was about any more: the run is over, say."""
+    """The SuperLink no longer wants what a call was about, for example because the run is over."""
 
 
 class Node:
@@ -104,7 +104,7 @@ class Node:
         self.fleet = FleetHttpClient.from_server_address(place, False, (folder / "ca.crt").read_bytes(), [version, sign])
         self.number, self.beat, self.inbox = Number(), 0.0, folder / "inbox.bin"
         self.worker: Child | None = None
-        self.runs: dict[int, str] = {}  # of which bundles were looked at: why one is refused, or nothing
+        self.runs: dict[int, str] = {}  # runs whose bundle was looked at: why it is refused, or ""
         self.lost = ""
 
     def run(self) -> None:
@@ -132,8 +132,8 @@ class Node:
                 self.worker.stop(0)
 
     def _activate(self) -> None:
-        """Tell the SuperLink that this node is there. It does not believe that while it takes the one before, which was killed,
-        for alive: so that one is signed off first, by the number that it left behind."""
+        """Tell the SuperLink that this node is there. It refuses while it believes that an earlier node, which was killed, is
+        alive; so that one is signed off first, by the number that it left behind."""
         path, asked = self.folder / "node.txt", ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
         try:
             if path.exists():

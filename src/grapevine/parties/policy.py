@@ -8,7 +8,7 @@
     epsilon   = 3.0                           only jobs with differential privacy, of at most this ε in all
     otherwise = "ask"                         or "refuse": what becomes of the rest
 
-A line that is not there allows everything, but one must be there. `--yes` answers for what the policy allows, and for nothing
+A missing line allows everything, but at least one line is needed. `--yes` answers for what the policy allows, and for nothing
 else.
 """
 
@@ -69,7 +69,7 @@ def _not_in(what: str, value: str, allowed: tuple[str, ...] | None) -> str:
 def policy_file(said: str | None) -> Path | None:
     """The file that was named, else the party's own if there is one."""
     said = said or os.environ.get("GRAPEVINE_POLICY")
-    if said:  # one that is named and not there is a mistake, not leave to do anything
+    if said:  # a named file that does not exist is a mistake, not permission for everything
         return Path(said).expanduser()
     usual = Path.home() / ".grapevine" / "policy.toml"
     return usual if os.path.lexists(usual) else None

@@ -173,7 +173,7 @@ class Child:
 
 def fork(run: Callable[[Connection], None], *close: Connection, watched: bool = True) -> Child:
     """A child that calls `run` with its end of a pipe, and shares this process's pages of memory. This process must not have
-    threads that hold locks. `close`: pipes that the child has no business with. Unless it looks for itself, it is watched."""
+    threads that hold locks. The child closes the pipes in `close`. With `watched` it ends when this process does."""
     ours, theirs = Pipe()
     gc.collect()
     gc.freeze()  # or a collection in the child would write to every page, and none would be shared any more
@@ -198,7 +198,7 @@ def fork(run: Callable[[Connection], None], *close: Connection, watched: bool = 
 
 
 def end_with(mother: int) -> None:
-    """In a thread of a fork: it does not outlive its mother."""
+    """In a thread of a fork: it does not outlive its parent."""
     while os.getppid() == mother:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

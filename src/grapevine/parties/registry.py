@@ -7,7 +7,7 @@
                     model     name, pass                                ← the model of a finished training job
 
 All but `ca` over TLS that the token's fingerprint authenticates. The token's secret is good for one enrolment and for nothing
-afterwards: the pass that it is changed for says which party is asking. Messages are small JSON; a refusal is a sentence.
+afterwards: the pass that it is exchanged for says which party is asking. Messages are small JSON; a refusal is a sentence.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Registry:
         return Token(host.address, host.port, host.agreed.name, name, ca, secret)
 
     def _known(self, name: str, secret: bytes, what: str = "hash") -> None:
-        """Who asks has the invitation (`hash`), or the pass that it was changed for (`pass`)."""
+        """Who asks has the invitation (`hash`), or the pass that it was exchanged for (`pass`)."""
         invitation = self.invitations().get(name, {})
         if not hmac.compare_digest(invitation.get(what, ""), secret_hash(secret)):
             raise Refused(
@@ -158,8 +158,8 @@ class Registry:
             )
 
     def _pass(self, name: str) -> dict[str, Any]:
-        """What the party proves itself with from now on. The invitation still gets another one until this one has come back: the
-        reply with it may be lost."""
+        """What the party identifies itself with from now on. Until it comes back, the invitation still gets another one, because
+        the reply may be lost."""
         secret, invitations = new_secret(), self.invitations()
         invitations[name]["pass"] = secret_hash(secret)
         write_toml(self.folder / "invitations.toml", invitations, secret=True)
@@ -181,7 +181,7 @@ class Registry:
         return dict(agreed=host.agreed.to_dict(), hash=host.agreed.hash, time=time.time(), version=__version__)
 
     def enrol(self, name: str, secret: bytes, node_key: str, identity: str) -> dict[str, Any]:
-        """Take down a party's public keys, once. The same keys again are no harm: the first reply may have been lost."""
+        """Record a party's public keys, once. The same keys again do no harm: the first reply may have been lost."""
         self._known(name, secret)
         node_key, public = check_node_key(node_key), _identity(identity)
         with self._changing():
@@ -291,7 +291,7 @@ class Registry:
             self.audit.write("excluded", party=name)
 
     def gone(self) -> dict[str, str]:
-        """Who does not come back by itself, and how it went."""
+        """Parties that do not come back by themselves, and how they left."""
         gone = {name: "left" for name, p in self.here.items() if p.state in ("left", "refused")}
         return gone | {name: "was excluded" for name, entry in self.roster().items() if entry.get("excluded")}
 
@@ -372,7 +372,7 @@ class HostLink:
         return reply
 
     def enrol(self, node_key: str, identity: str) -> HostLink:
-        """Change the invitation for a pass, by which the host knows this party from now on."""
+        """Exchange the invitation for a pass, by which the host knows this party from now on."""
         reply = self.call("enrol", node_key=node_key, identity=identity)
         try:
             secret = bytes.fromhex(reply["secret"])

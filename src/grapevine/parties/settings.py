@@ -92,6 +92,6 @@ class JoinSettings(Source):
 
 
 def agreed_fields(job: str) -> list[Field]:
-    """The settings of a job that its parties agree on, but for those that a federation has for all jobs."""
+    """The settings of a job that its parties agree on, except those that a federation has for all jobs."""
     apart = {f.name for f in fields(HostSettings)}
     return [f for f in fields(JOBS[job]) if not f.metadata.get("local") and f.name not in apart]

@@ -67,14 +67,14 @@ def _head(summary: dict, counts: dict[str, dict[str, int]]) -> dict[str, Any]:
         heading = f"{', '.join(summary['cleaned'])} have cleaned their labels, and only they know them."
     before, after, expected = summary["accuracy_given"], summary["accuracy"], summary["expected"]
     told = f"{percent(before)} of the given labels were the true class; " if before is not None and after is not None else ""
-    told += f"{percent(after)} of those on rows not excluded are. " if after is not None else ""
+    told += f"{percent(after)} of the labels on rows that were not excluded are. " if after is not None else ""
     if expected["n"]:  # what the server's own held-out rows say of the classifier
         told += f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, it was sure "
         told += f"(confidence {summary['settings']['tau']:g} or more) of {count(expected['sure'])}"
         right = expected["sure_right"] / expected["sure"] if expected["sure"] else None
         told += f", and right about {percent(right)} of these." if right is not None else "."
     else:
-        told += "How far to trust the classifier is not known."
+        told += "It is not known how far to trust the classifier."
     tiles = ({"rows": n} if counts else {}) | {name: count(total[name]) for name in next(iter(counts.values()), {})}
     tiles |= {"right before": percent(before), "right after": percent(after), "time": duration(summary["seconds"])}
     lost = [f"Not cleaned: {', '.join(summary['lost'])}."] if summary.get("lost") else []
@@ -174,7 +174,7 @@ def _plane(who: str, counts: Counter[tuple[int, int]], method: dict) -> Chart:
     marks.append(Words(50, low + 32, "confidence →    (upwards: loss of the given label)", "middle", look="axis"))
     note = (
         "Each cell is a number of rows, darker for more. Below Υ the given label fits what the classifier says, right of τ the "
-        "classifier is sure. The highest line are labels that the server does not know, the lowest rows without a label."
+        "classifier is sure. The top line has labels that the server does not know, the bottom line rows without a label."
     )
     table = Table(["loss", "confidence", "rows"], rows, "result.json")
     return Chart(f"Loss and confidence: {who}", Drawing(marks, low + 40), [table], note=note, wide=True)

@@ -1,6 +1,6 @@
 """The page of a comparison, from the files of its folder alone.
 
-It may be made while runs are going on: what is missing is shown as missing, and the page loads itself again.
+It may be made while runs are going on: what is missing is shown as missing, and the page reloads itself.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _series(look: Series, points: Sequence[Point]) -> Series:
 def _head(data: dict[str, Any], name: str) -> dict[str, Any]:
     runs, best = data["runs"], [row for row in data["table"] if row["best"]]
     done, failed = (sum(run["state"] == state for run in runs) for state in ("finished", "failed"))
-    notices = {"going": f"{done} of {len(runs)} runs are finished. This page loads itself again every {REFRESH_SECONDS} seconds."}
+    notices = {"going": f"{done} of {len(runs)} runs are finished. This page reloads itself every {REFRESH_SECONDS} seconds."}
     stopped = f"{done} of {len(runs)} runs are finished, {failed} failed: the same command with --resume runs what is missing."
     heading = _sentence(data, best, name)
     if data["state"] != "finished" and best:
@@ -124,7 +124,7 @@ def _others(data: dict[str, Any], row: dict) -> list[dict]:
 
 
 def _certainty(data: dict[str, Any], best: list[dict]) -> str:
-    """Which methods may be as good. Of bounds the notes below the table tell more."""
+    """Which methods may be as good. The notes below the table say more about bounds."""
     if len(data["cells"]) > 1 or not best:
         return ""
     (row,) = best
@@ -192,7 +192,7 @@ def _curves(made: Comparison, cell: dict[str, Any], looks: dict[str, Series]) ->
             by_bytes.append(_series(looks[line["label"]], sent))
     if not by_round:
         return NOTHING
-    # Methods that send next to nothing would be a line upwards at the left.
+    # Methods that send next to nothing would be a vertical line at the left.
     most = max(s.points[-1].x for s in by_bytes)
     by_bytes = [s for s in by_bytes if s.points[-1].x > most / 200]
     of = f", {cell['name']}" if cell["name"] else ""

@@ -1,4 +1,4 @@
-"""What a job has left in its folder so far, read for its page: the files may be growing, or others' altogether."""
+"""What a job has left in its folder so far, read for its page: the files may still grow, or belong to something else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_run(folder: Path) -> bool:
     try:
         known = read_json(folder / "result.json") or read_json(folder / "settings.json") or {}
     except Mistake:
-        return (folder / "history.jsonl").is_file() or (folder / "messages.jsonl").is_file()  # damaged, and ours
+        return (folder / "history.jsonl").is_file() or (folder / "messages.jsonl").is_file()  # damaged, but ours
     return "version" in known and "settings" in known
 
 

@@ -62,7 +62,7 @@ def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any
         )
         what += f"and recovered {count(round(together * expected['n']))} of them (95 % interval: {percent(expected['low'])} to "
         what += f"{percent(expected['high'])})"
-    what += f"; each party alone would have had {percent(alone)}." if alone is not None else "."
+    what += f"; each party alone would reach {percent(alone)}." if alone is not None else "."
     what += f" {count(abstained)} rows were left without a label." if abstained else ""
     tiles = {"rows": count(rows), "came labelled": count(given), "new labels": count(new), "left without": count(abstained)}
     heading = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row."
@@ -77,7 +77,7 @@ def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any
 
 
 def _overall(parties: list[dict], key: str) -> float | None:
-    """The mean over parties where it is known, weighed by their new labels."""
+    """The mean over parties where it is known, weighted by their new labels."""
     known = [(party[key], _new(party)) for party in parties if party[key] is not None]
     total = sum(n for _, n in known)
     return sum(value * n for value, n in known) / total if total else None
@@ -205,7 +205,7 @@ def _balance(parties: list[dict], classes: list[str]) -> list[Part]:
     note = "Rows per class, given labels and new ones."
     note += f" The first {MOST_CLIENTS} of {count(len(parties))} parties." if len(parties) > MOST_CLIENTS else ""
     over = bars("Rows per class", classes, {"rows": [sum(column) for column in zip(*counts)]}, "class", count, note=note)
-    names, told = [p["name"] for p in parties[:MOST_CLIENTS]], "Drawn by the share within a party; the numbers are rows."
+    names, told = [p["name"] for p in parties[:MOST_CLIENTS]], "Colours show shares within a party; the numbers are rows."
     return [[over, heat("Classes per party", ("party", names), ("class", classes), counts, "the party's rows", note=told)]]
 
 

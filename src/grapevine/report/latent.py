@@ -29,7 +29,7 @@ def charts(files: Files) -> list[Chart]:
         rows = zip(flat[:, 0], flat[:, 1], tensors["y"], tensors["guess"])
         placed = [(float(x), float(y), classes[true], classes[taken]) for x, y, true, taken in rows]
         note = f"{count(len(placed))} test rows by t-SNE, coloured by their true class; large dots are the classes' centroids. "
-        note += "Choose a class to see it alone, or what is taken for a class."
+        note += "Choose a class to see it alone, or to see what is taken for it."
         title = f"Latent space, round {round}{' (kept)' if last and files.result else ''}"
         about: dict[str, Any] = dict(note=note if last else "", wide=len(kept) == 1)
         drawn.append(scatter(title, placed, classes, "Taken for", centroids=True, menus=last, **about))
@@ -46,7 +46,7 @@ def _tensors(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def plane(z: Any, before: Any) -> Any:
-    """t-SNE, begun where the rows lay before, so that one picture can be compared with the next. Repeats on one machine."""
+    """t-SNE that starts from the picture before, so that one can be compared with the next. Repeats on one machine."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 

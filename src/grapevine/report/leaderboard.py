@@ -28,7 +28,7 @@ def board(where: Sequence[Place]) -> Card:
         rows.append([named(one), *rank, *(spread(*one["accuracy"].get(place, (None, None))) for place, _ in where)])
     note = (
         "Test accuracy, mean ± sample standard deviation. Rank 1 is the best mean among the methods of a setting; bounds have no "
-        "rank. A mean rank is over the settings in which the method was run: compare ranks where the same methods were."
+        "rank. A mean rank is over the settings in which the method was run: compare ranks only where the same methods were run."
     )
     looks = ["bound" if one["bound"] else "best" if one is ranked[0] else "" for one in ranked]
     heads = ["method", "mean rank", "wins", *(place for place, _ in where)]

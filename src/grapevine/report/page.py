@@ -25,7 +25,7 @@ from grapevine.report import parts
 from grapevine.report.charts.marks import DARK, LIGHT, LOOKS, OWN, SERIES
 from grapevine.report.parts import Chart, Part
 
-REFRESH_SECONDS = 15  # until the page of something that continues loads itself again
+REFRESH_SECONDS = 15  # until the page of something that continues reloads itself
 HERE = Path(__file__).parent
 
 
@@ -42,7 +42,7 @@ class Page:
     tiles: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[str] = ()
     refresh: int = 0
-    live: str = ""  # the version of what it was made of: it asks its server for the newest, and loads itself again
+    live: str = ""  # the version of what it was made of: it asks its server for the newest, and reloads itself
 
     @property
     def shown(self) -> list[tuple[str, Sequence[Part]]]:
@@ -103,7 +103,7 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def files_of(folder: Any, maker: str) -> Iterator[None]:
-    """What goes wrong while files are read that other programs or versions wrote is a mistake, with a sentence."""
+    """Errors in reading files that other programs or versions wrote become a `Mistake` with a sentence."""
     try:
         yield
     except (KeyError, TypeError, IndexError, AttributeError) as error:

@@ -34,8 +34,8 @@ class Cell:
 class Table:
     """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out.
 
-    The heads of a `sortable` table sort it: by numbers, but in the first column and in those of `words`. Columns of `filters` get
-    a menu each, above the table, and a box finds words in its rows. `looks` are its rows'.
+    The heads of a `sortable` table sort it: as numbers, except in the first column and those of `words`. Columns of `filters` get
+    a menu each, above the table, and a box finds words in its rows. `looks` are styles of its rows.
     """
 
     heads: Sequence[str]

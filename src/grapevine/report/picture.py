@@ -18,7 +18,7 @@ def charts(split: dict[str, Any], classes: Sequence[str], name: Callable[[int], 
     """Rows per client, then rows by their true class and given labels as far as split.json tells; `name` is a client's."""
     n, table = len(split["clients"]), split.get("table", [])
     taken = [i * n // MOST_CLIENTS for i in range(MOST_CLIENTS)] if n > MOST_CLIENTS else list(range(n))
-    few = f"{MOST_CLIENTS} of the {count(n)} clients, evenly taken." if n > MOST_CLIENTS else ""
+    few = f"{MOST_CLIENTS} of the {count(n)} clients, at even intervals." if n > MOST_CLIENTS else ""
     holders = [split["clients"][i] for i in taken] + ([split["server"]] if split["server"] else [])
     lines = [table[i] for i in [*taken, *range(n, len(table))]] if table else [{}] * len(holders)
     names = [*map(name, taken), "server"][: len(holders)]
@@ -34,7 +34,7 @@ def charts(split: dict[str, Any], classes: Sequence[str], name: Callable[[int], 
     who, given = ("client", names), [[part["labels"].count(c) for c in range(len(classes))] for part in holders]
     truth = [line["classes"] for line in lines] if table else []
     if truth and truth != given:
-        note = f"{few} Labelled and unlabelled rows by their true class; what nobody knows and foreign rows are left out."
+        note = f"{few} Labelled and unlabelled rows by their true class; rows of unknown class and foreign rows are left out."
         drawn += _holdings("Rows per client and class", who, classes, truth, len(taken), note)
     if any(map(any, given[: len(taken)])) or not truth:
         note = f"{few} Given labels" + ("." if truth else "; the classes of unlabelled rows are not in split.json.")

@@ -15,7 +15,7 @@ def parts(files: Files) -> list[Part]:
         return []
     spent, clients = f"ε = {told['epsilon']:g} at δ = {told['delta']:g}", told["per_client"]
     promise = (
-        f"{spent} was spent of a budget of ε = {told['budget']:g}, by the one that spent most. The unit is {told['unit']}. "
+        f"{spent} was spent of a budget of ε = {told['budget']:g}, by the one that spent the most. The unit is {told['unit']}. "
         f"Every row's gradient was cut at {told['clip']:g}; noise is in multiples of that."
     )
     rows = [
@@ -23,6 +23,6 @@ def parts(files: Files) -> list[Part]:
          c["steps"], f"{c['epsilon']:.3g}"]
         for c in clients
     ]  # fmt: skip
-    outside = f"Outside of it, and not covered by any ε: {'; '.join(told['outside'])}."
+    outside = f"Not covered by any ε: {'; '.join(told['outside'])}."
     ledger = f"The ledger of {many(sum(c['rounds'] for c in clients), 'release')} is privacy.jsonl."
     return [promise, outside, Table(HEADS, rows, "result.json"), f"{ledger} {told['exact'].capitalize()}."]

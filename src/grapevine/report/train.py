@@ -24,7 +24,7 @@ from grapevine.report.parts import MOST_CLASSES, Card, Chart, Command, Part, Set
 from grapevine.run.folder import running
 
 LIVE_SECONDS = 30.0  # between two pages of a run that continues
-LIVE_COST = 20  # and so many times what a page took, so that a large one's costs no more than a twentieth of the run
+LIVE_COST = 20  # and at least so many times what a page took, so that pages take at most a twentieth of the run
 MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; more as a histogram
 MOST_COLUMNS = 300
 ALL, CONFIDENCE = "pseudo_labels_right_of_all", "pseudo_labels_confidence"
@@ -260,9 +260,9 @@ def _clients(files: Files) -> list[Part]:
 
 
 def _sorted(title: str, told: list[list], values: list[float], axis: Axis, ends: tuple[str, str], **about: Any) -> Chart:
-    """A column for each client, from the least to the most; of very many, for some evenly taken."""
+    """A column for each client, from the least to the most; of very many, for some at even intervals."""
     kept = [i * len(values) // MOST_COLUMNS for i in range(MOST_COLUMNS)] if len(values) > MOST_COLUMNS else range(len(values))
-    about["note"] += f" {MOST_COLUMNS} of the clients are drawn, evenly taken." if len(kept) < len(values) else ""
+    about["note"] += f" {MOST_COLUMNS} of the clients are drawn, at even intervals." if len(kept) < len(values) else ""
     labels = [(0.0, ends[0]), (float(len(kept)), ends[1])] if len(kept) > 2 else []
     return columns(title, [told[i][0] for i in kept], [values[i] for i in kept], "client", axis, labels, wide=True, **about)
 

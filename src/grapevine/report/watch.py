@@ -1,8 +1,8 @@
 """`grapevine watch`: the page of a running job, or the index of a folder, made again whenever its files change.
 
 A web server on this machine alone. Other users of the machine can reach its port too, so an address without the secret word that
-was printed at the start gets nothing, and neither does a name other than this machine's own: no page in a browser can ask for it
-under another one. It only reads.
+was printed at the start gets nothing. Neither does a request under a name other than this machine's own, so that no other web
+page can reach it through the browser. It only reads.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: addresses have the word in them."""
+        """Log nothing: addresses have the secret word in them."""
 
 
 def version(folder: Path) -> str:

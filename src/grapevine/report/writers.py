@@ -1,6 +1,6 @@
 """A training run's curves and numbers for TensorBoard and for MLflow: two extras, from the files in a run's folder alone.
 
-Written after the run or during it, as often as one likes: what was written before under the folder's name is taken away.
+Written after the run or during it, as often as you like: it replaces what was written before under the folder's name.
 """
 
 from __future__ import annotations

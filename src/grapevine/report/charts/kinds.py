@@ -315,7 +315,8 @@ def heat(
     title: str, rows: Names, cols: Names, values: Sequence[Sequence[float]], share_of: str = "",
     shares: Sequence[Sequence[float]] | None = None, **about: Any,
 ) -> Chart:  # fmt: skip
-    """Numbers as colours: `values` are told, as shares of a row too if `share_of` names what it sums to; `shares` are drawn."""
+    """Numbers as colours. Cells tell their `values`, also as shares of the row if `share_of` names its sum; `shares` are the
+    colours."""
     shares = shares or [[value / (sum(line) or 1) for value in line] for line in values]
     (down, names), (across, heads) = rows, cols
     cell = 30 if max(len(names), len(heads)) <= 16 else 18 if len(heads) <= 30 else 11
