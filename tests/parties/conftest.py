@@ -5,7 +5,7 @@ from net import Desk
 
 
 @pytest.fixture
-def host(tmp_path):
-    made = Desk(tmp_path / "host")
+def host(tmp_path, request):
+    made = Desk(tmp_path / "host", agreed=getattr(request, "param", None))
     yield made
     made.gate.stop()

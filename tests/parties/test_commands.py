@@ -177,6 +177,19 @@ def test_a_party_is_shown_what_every_field_of_every_step_reveals(capsys):
     assert "What would leave" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("agreed, promised", [
+    (label_agreement(settings=dict(LABEL, dp=3.0, delta=1e-5)), "ε = 3 at δ = 1e-05 for one row of a party, there or blank"),
+    (label_agreement(settings=dict(LABEL, method="chorus", dp=2.0)), "ε = 2 at δ = 1e-06 for one row of a party, there or blank"),
+    (label_agreement(settings=dict(LABEL, method="chorus", dp_labels=2.5)), "private with ε = 2.5, δ = 0, whoever colludes"),
+    (train_agreement(settings=dict(TRAIN, dp=3.0, delta=1e-5, clip=1.0)), "ε = 3 at δ = 1e-05 for one labelled row of a client"),
+], ids=["xclp", "chorus", "labels", "train"])  # fmt: skip
+def test_a_party_is_shown_unit_epsilon_delta_and_what_is_outside(capsys, agreed, promised):
+    pytest.importorskip("dp_accounting")
+    show_agreement(agreed, blobs("north"))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert promised in shown and ("utside of it: " in shown or "are outside it" in shown)
+
+
 def test_an_invitation_is_not_taken_from_the_arguments(tmp_path, monkeypatch):
     """Everybody on a machine can read the arguments of a process."""
     token = keys.Token("127.0.0.1", free_port(), "trial", "north", "ab" * 32, bytes(16)).text()
@@ -265,8 +278,9 @@ def test_a_policy_allows_what_it_names_and_nothing_else(tmp_path, agreed, place,
 def test_a_policy_with_an_epsilon_wants_differential_privacy(tmp_path):
     made = read_policy(policy(tmp_path, "epsilon = 3.0"))
     assert made.outside(label_agreement(), PLACE) == ["no differential privacy, but the policy allows at most ε 3"]
-    spends = [train_agreement(settings=dict(TRAIN, dp=e)) for e in (2.0, 3.0, 8.0)]
-    assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, but the policy allows at most ε 3"]]
+    for make, settings in ((train_agreement, TRAIN), (label_agreement, LABEL)):
+        spends = [make(settings=dict(settings, dp=e)) for e in (2.0, 3.0, 8.0)]
+        assert [made.outside(agreed, PLACE) for agreed in spends] == [[], [], ["ε 8, but the policy allows at most ε 3"]]
     both = SimpleNamespace(job="label", method="", quorum=3, made=None, settings=dict(LABEL, dp=2.0, dp_labels=2.0))
     none = SimpleNamespace(job="label", method="", quorum=3, made=None, settings=dict(LABEL, dp=float("nan")))
     assert [made.outside(agreed, PLACE)[0][:5] for agreed in (both, none)] == ["ε 4, ", "ε nan"]

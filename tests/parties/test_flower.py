@@ -12,11 +12,16 @@ from types import SimpleNamespace
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from net import Net, bits
-from trials import LABEL, STEPS, digits, digits_agreement
+from trials import LABEL, NAMES, STEPS, blobs, digits, digits_agreement, label_agreement
 
 from grapevine import methods
 from grapevine.core import step, wire
 from grapevine.core.errors import Mistake
+from grapevine.crypto import accountant
+from grapevine.jobs import privacy
+from grapevine.jobs.settings import LabelSettings
+from grapevine.methods import noisy
+from grapevine.methods.label import Label
 from grapevine.parties import flower, job, node
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import in_process, load_host, load_party
@@ -105,6 +110,29 @@ def test_labelling_gives_the_bits_of_strict_in_five_exchanges(net):
     assert net.memories() == net.strict_memories()
     assert [line["step"] for line in told if "answered" in line] == STEPS
     assert all(line["answered"] == net.names and line["missing"] == [] for line in told if "answered" in line)
+
+
+@pytest.mark.parametrize("method", ["xclp", "chorus"])
+def test_noise_that_was_agreed_on_is_in_every_partys_ledger_and_adds_up_over_jobs(tmp_path, method):
+    pytest.importorskip("dp_accounting")
+    settings = LabelSettings(method=method, secure="psm", bits=64, neighbours=3, dp=4.0, delta=1e-5).agreed()
+    net = Net(tmp_path, [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(settings=settings))
+    for times in (1, 2):
+        made = load_host(net.host)
+        assert job.run(made, net.names, transport(MemoryGrid(net, times)))["labelled"] == net.names
+        for name in net.names:
+            lines = [line for line in load_party(net.folder / name).ledger.lines() if line["kind"] == "release"]
+            assert all(line["mechanism"] and line["parties"] == net.names for line in lines)  # nothing is summed exactly
+            events = [line["mechanism"] for line in lines if line["mechanism"]["kind"] == "gaussian"]
+            assert len(events) == times * len(noisy_sums(made.method))
+            (found,) = privacy.read(net.folder / name / "ledger", 1e-5)
+            spent = accountant.epsilon([accountant.from_table(event) for event in events], 1e-5)
+            assert found.spent == {"row": (spent, 1e-5)} and (3.96 < spent <= 4.0 if times == 1 else 5.5 < spent < 8)
+        net.agree(made.agreed)  # the same job again, among the same parties
+
+
+def noisy_sums(method) -> dict:
+    return method.noise(3) if isinstance(method, Label) else noisy.SUMS
 
 
 def test_a_reply_that_was_broken_off_keeps_nobody_waiting(net):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from net import Net, ask_party
-from trials import NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
+from trials import LABEL, NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 import grapevine as gv
 from grapevine.cli.main import main
@@ -152,6 +152,34 @@ def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_p
         assert not (tmp_path / "p" / "memory.json").exists() and not (tmp_path / "p" / "memory").exists()
     with pytest.raises(Mistake, match="3 times without finishing it"):
         stay(tmp_path / "p", True)._begin_again()
+
+
+@pytest.mark.parametrize("host", [label_agreement(settings=dict(LABEL, dp=8.0))], indirect=True)
+@pytest.mark.parametrize("allowed", [3.0, 8.0])
+def test_a_label_job_beyond_the_epsilon_of_a_policy_is_refused_whatever_yes_says(host, tmp_path, allowed, monkeypatch):
+    pytest.importorskip("dp_accounting")
+    path, home = write_table(tmp_path / "n.csv", blobs("north")), tmp_path / "home"
+    (tmp_path / "policy.toml").write_text(f'epsilon = {allowed}\notherwise = "refuse"\n')
+    how = JoinSettings(str(path), "kind", home=str(home), policy=str(tmp_path / "policy.toml"))
+    monkeypatch.setattr(joining._Stay, "run", lambda stayed: home)  # it has joined
+    if allowed < 8:
+        with pytest.raises(Mistake, match="nothing was sent: this federation has ε 8, but the policy allows at most ε 3"):
+            joining.join(host.registry.invite("north").text(), how, talk(True)[0])
+    else:
+        joining.join(host.registry.invite("north").text(), how, talk(True)[0])
+    assert list(host.registry.roster()) == ([] if allowed < 8 else ["north"])
+
+
+@pytest.mark.parametrize("settings", [dict(dp=3.0), dict(method="chorus", dp_labels=3.0)])
+def test_a_privacy_budget_is_spent_again_only_if_a_person_says_so(tmp_path, settings):
+    """A host that breaks a job off and starts it again would get the same sums with fresh noise, and `--yes` would let it."""
+    Net(tmp_path, [blobs(name) for name in NAMES], label_agreement(settings=dict(LABEL, **settings)))
+    party, asked = stay(tmp_path / "east", True), []
+    party.talk = replace(party.talk, insist=lambda question: asked.append(question) or False)
+    with pytest.raises(Mistake, match="you did not agree"):
+        party._begin_again()
+    assert "Another ε = 3 would be spent on the same rows, ε = 6 in all." in asked[0]
+    assert (tmp_path / "east" / "memory.json").exists()
 
 
 def test_an_invitation_cannot_name_a_folder_elsewhere():

@@ -339,6 +339,15 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
     show_table(f"What will leave {rows.name}: the replies to {method.name}'s steps", lines)
     click.echo("Replies are encrypted on the way, but the host can read each party's replies.")
     if agreed.job == "train":
+        from grapevine.parties.networks import budget
+        from grapevine.run.privacy import promise
+
+        spent = budget(agreed, 0)
+        click.echo(
+            f"Noise: this job spends at most {promise(spent)}."
+            if spent
+            else "No noise is added to what you send, so no ε is promised."
+        )
         data = client_data(rows, agreed)
         held = len(data.test) + len(data.validation or ())
         click.echo(f"{len(data.labelled)} labelled rows are used for training, {held} are held out for measuring, "

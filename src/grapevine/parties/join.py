@@ -313,13 +313,17 @@ class _Stay:
 
     def _begin_again(self) -> None:
         """A job of one round that was interrupted can only start again, and a label job then shows the host more distances
-        between the same rows. The party decides how often: a host that wants more could break off on purpose."""
+        between the same rows, and draws its noise anew. The party decides how often: a host that wants more could break off on
+        purpose. Only a person decides to spend a privacy budget again."""
         if self.agreed.rounds > 1 or not self._begun():
             return
         count = self.party.get("beginnings", 1)
         if count >= BEGINNINGS:
             raise Mistake(f"the host has started this job {count} times without finishing it: ask it why, and start a new job.")
-        if not self.talk.ask("The job was interrupted. Start it again? The host will then see such distances a second time."):
+        spent = sum(self.agreed.settings.get(name) or 0.0 for name in ("dp_labels", "dp"))
+        price = f" Another ε = {spent:g} would be spent on the same rows, ε = {spent * (count + 1):g} in all." if spent else ""
+        question = f"The job was interrupted. Start it again? The host will then see such distances a second time.{price}"
+        if not (self.talk.insist if spent else self.talk.ask)(question):
             raise Mistake("the job was not started again, because you did not agree.")
         self._note(beginnings=count + 1)
         forget_memory(self.folder)

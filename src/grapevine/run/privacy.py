@@ -108,5 +108,9 @@ def sentence(privacy: Privacy) -> str:
     own = next(iter(privacy.budgets.values()))
     noise = [e.multiplier for e in privacy.plans.values()]
     width = f"{min(noise):.2f}" if math.isclose(min(noise), max(noise)) else f"{min(noise):.2f} to {max(noise):.2f}"
-    cost = f"each client spends at most ε = {own.epsilon:g} at δ = {own.delta:g} for {UNIT}"
-    return f"{cost}, with noise of {width} times the clip of {own.clip:g}; outside of it: {', '.join(OUTSIDE)}."
+    return f"each client spends at most {promise(own, f', with noise of {width} times the clip of {own.clip:g}')}."
+
+
+def promise(own: Private, more: str = "") -> str:
+    """ε, δ, the unit, and what is not covered."""
+    return f"ε = {own.epsilon:g} at δ = {own.delta:g} for {UNIT}{more}; outside of it: {', '.join(OUTSIDE)}"
