@@ -50,7 +50,7 @@ THREADS = 16  # that fetch replies
 AGAIN = 30.0  # seconds until a party that says nothing is asked again; twice as many each time
 WAIT = 300.0  # seconds for the nodes to come online
 # A reply is announced before all its parts have arrived. Flower would look for the others after a whole second.
-http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=POLL / 4)  # type: ignore[assignment]
+http_grid.pull_objects = partial(http_grid.pull_objects, initial_backoff=POLL / 4)
 
 
 # ---------------------------------------------------------------- messages
