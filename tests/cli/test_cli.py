@@ -114,7 +114,7 @@ def test_dry_run_writes_nothing_and_says_what_would_leave(wine):
     done = grapevine("label", *FILES, "--label", "cultivar", "--id", "bottle", "--truth", "truth", "--dry-run")
     assert done.exit_code == 0 and sorted(wine.rglob("*")) == before
     for words in ("nothing has been sent", "lattice ciphertexts", "The server learns", "A party learns", "MB of memory",
-                  "under a minute", "If the server and one party collude"):  # fmt: skip
+                  "under a minute", "If the server and one party collude, they learn all labels"):  # fmt: skip
         assert words in done.output
 
 

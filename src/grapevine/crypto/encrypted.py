@@ -22,7 +22,7 @@ ANSWERS = "to the server nothing: under another party's key; to that party nothi
 class Encrypted(SecureHamming):
     """The flow of the paper's PHE protocol: j encrypts once, k computes on it, j opens, the server subtracts."""
 
-    collusion = "what H and that client's own rows tell about the other's directions"
+    collusion = "what the distances and that party's own rows tell about the others' rows"
     shared: tuple[str, ...] = ()
     """Parts of an answer that are the same for every j: they travel once."""
 

@@ -19,7 +19,7 @@ class Ot(SecureHamming):
     """The paper's oblivious transfer, extended and batched: few computations, very many bytes."""
 
     name = "ot"
-    collusion = "what H and that client's own rows tell about the other's directions"
+    collusion = "what the distances and that party's own rows tell about the others' rows"
     first = "nothing: masked choices"
     preludes = "public values of the base oblivious transfers; nothing about the rows"
     has_prelude = True

@@ -93,7 +93,7 @@ def _learns_xclp(method: Label, parties: int) -> list[str]:
     if method.dp:
         out.append(noisy.promise(method.dp, method.delta, parties // method.groups, "label counts and hits on hidden labels"))
     if method.expected:
-        out.append(f"Everybody learns how many hidden labels were found again, over all parties{noise}.")
+        out.append(f"Everybody learns how many hidden labels were recovered, over all parties{noise}.")
     return out
 
 
@@ -111,8 +111,16 @@ def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, bas
             per_party[party.name] += [hello, sums]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
     return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
-                learns=learns(method, len(parties), baselines), collusion=method.xclp.hamming.collusion,
+                learns=learns(method, len(parties), baselines), collusion=_collusion(method),
                 protocol=method.xclp.hamming.name)  # fmt: skip
+
+
+def _collusion(method: Label | Chorus) -> str:
+    """What the server and one party learn together: the labels, since that party has the key, and what the protocol leaves."""
+    if method.xclp.hamming.name == "plain":
+        return method.xclp.hamming.collusion
+    labels = "all labels, randomised" if isinstance(method, Chorus) and method.epsilon else "all labels"
+    return f"{labels}, and {method.xclp.hamming.collusion}"
 
 
 def _estimate(parties: Sequence[Party], method: Label | Chorus, workers: int) -> tuple[dict[str, list[dict]], float, float]:

@@ -30,7 +30,7 @@ VIEWS = ("fixmatch", "semifl")
 
 
 class Alternating(Method):
-    """What they are alike in as methods: labels at the server alone, and models with or without static normalisation."""
+    """What these methods have in common: labels at the server alone, and models with or without static normalisation."""
 
     takes = frozenset({"server"})
 

@@ -8,7 +8,7 @@ is the same method with such steps masked; the method's own program does not cha
     server                   Σ_j Z̃^(j) = (Σ n_j weights_j, …, Σ n_j, number of those who trained), and from it the mean
 
 Every client of the round then counts as having sent the mean, so that a method's average of replies is the mean of the clients'.
-How much clients disagree cannot be measured any more.
+How much clients disagree can no longer be measured.
 
 Numbers are in fixed point with 32 bits after the point. A mean is off by at most 2^-33, since each client's part is, and the
 weights of those who trained are 1 or more. Sums in the ring are exact, so a run repeats bit for bit whatever the masks are. A
@@ -16,15 +16,15 @@ message has 8 bytes for every number where weights have 4.
 
 If a client is lost, its part is missing and the sum cannot be opened. The clients that are left mask what they computed once
 more, with fresh masks, for a new attempt without the lost one. A client takes part in attempts of ever fewer clients, never of
-fewer than three, and the server opens one of them (see `crypto.sums` for what that trusts it with). A client that was lost so is
-in no later sum: with it and without it, two would show its part. A round in which fewer than three clients are left changes
+fewer than three, and the server opens one of them (see `crypto.sums` for what that trusts it with). A client lost in this way is
+in no later sum: two sums, with it and without it, would show its part. A round in which fewer than three clients are left changes
 nothing.
 
-What the server learns: of every round the sum over its clients. Sums over different sets could be compared: over rounds with
-other clients each, what a client's updates have in common follows by elimination: which classes it has, and its number of rows
-exactly. `benchmarks/attacks.py` does so. Therefore clients are put into groups once, of `--per-round` or more, and a round
-takes a group as a whole. A method that chooses clients by their labels must take all of them in every round. A lost client
-makes a smaller set: what it costs is the difference between two rounds.
+What the server learns: of every round the sum over its clients. Sums over different sets could be compared: if every round had
+other clients, elimination would show what a client's updates have in common, such as its classes, and its exact number of rows.
+`benchmarks/attacks.py` does so. Therefore clients are put into groups once, of `--per-round` or more, and a round takes a group
+as a whole. A method that chooses clients by their labels must take all of them in every round. A lost client makes the set
+smaller, which reveals the difference between two rounds.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Means:
         return self._opened(step, ids, replies, layout, length)
 
     def sample(self, round: int, among: Iterable[Id] | None = None, count: int | None = None, name: str = "sample") -> list[Id]:
-        """Of the groups of clients the one whose turn it is, in an order that changes: a set is summed whole, or not at all."""
+        """The group of clients whose turn it is, in an order that changes: a set is summed whole, or not at all."""
         if among is not None or count is not None:
             return self.server.sample(round, among, count, name)
         ids = self.server.clients  # all of them, so that groups stay when a client is lost

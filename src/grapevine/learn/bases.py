@@ -1,8 +1,8 @@
 """ClientUpdate and ServerUpdate of FedAvg, FedProx and SCAFFOLD, for methods that stand on any of them (`--set base=fedprox`).
 
 A method trains by a function of its own; what differs between the three is what is added to its gradients, what a client sends
-back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. And how far
-clients moved, for the history, what many methods ask of a server before a run, and words for what replies reveal.
+back, and how the server adds it up. Buffers (normalisation statistics) are averaged and carry no control variate. Also here: how
+far clients moved, for the history; what many methods check before a run; words for what replies reveal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def like(method: Any) -> dict[str, Any]:
 
 
 def averaged(by: str | Callable[[Any], str]) -> Callable[[Any], dict[str, str]]:
-    """Of what `client_update` answers the server needs means by this weight; of Δc the sum, which is the mean of all times their
+    """The server needs means of what `client_update` answers, by this weight; of Δc the sum, which is the mean of all times their
     number: with masked averages N counts all clients, as SCAFFOLD is printed, since nobody tells who has nothing to train on."""
 
     def of(method: Any) -> dict[str, str]:
@@ -112,8 +112,8 @@ def control(state: dict, base: str, ids: Iterable[Id]) -> dict[Id, dict]:
 def own_control(client: Client, control: dict) -> Weights:
     """c_i, as the server knows it.
 
-    A reply may get lost, and c is the mean of all c_i only if both sides count the same ones: a client takes its newest c_i over
-    when the server says that it heard of it, and else forgets it.
+    A reply may get lost, and c is the mean of all c_i only if both sides count the same ones: a client adopts its newest c_i when
+    the server says that it heard of it, and otherwise forgets it.
     """
     newest = client.memory.get("newest", dict(round=-1))
     if newest["round"] == control["heard"] >= 0:

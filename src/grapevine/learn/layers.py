@@ -87,7 +87,7 @@ class WeightNormConv2d(nn.Conv2d):
 
 
 class WeightNormLinear(nn.Linear):
-    """`WeightNormConv2d`'s linear sister."""
+    """As `WeightNormConv2d`, for a linear layer."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -1,8 +1,8 @@
 """Counts, sums and second moments of labelled rows per class, and classifiers made from them: moments in, probabilities out.
 
-Moments add up over parties. Whatever is made from pooled ones is what all labelled rows in one place would give, and the sum can
-run under masks. One vector serves all: counts (C), sums (C × d), second moments of all classes together (upper triangle, or above
-`MOST_FEATURES` the diagonal), or instead one triangle or diagonal per class.
+Moments add up over parties. What is made from pooled moments equals what all labelled rows in one place would give, and the sum
+can run under masks. One vector serves all: counts (C), sums (C × d), second moments of all classes together (upper triangle, or
+above `MOST_FEATURES` the diagonal), or instead one triangle or diagonal per class.
 
 A head is a dict of float64 arrays that `probabilities` reads: linear, score_c = w_c · x + b_c, or a Gaussian for every class with
 its mean and whitening matrix. A class without a labelled row has probability 0.

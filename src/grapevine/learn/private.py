@@ -158,7 +158,7 @@ class _Gradients:
         F.cross_entropy(self._hooked(x.requires_grad_()), y, reduction="sum").backward()
         found = torch.cat([vars(p)["grad_sample"].flatten(1) for p in self.model.parameters()], 1)
         for p in self.model.parameters():
-            vars(p)["grad_sample"] = None  # else the next rows' are put beside them
+            vars(p)["grad_sample"] = None  # otherwise the next rows' gradients are put beside them
         if not found.isfinite().all():
             raise Mistake("training with noise diverged: use a smaller learning rate, as in --set lr=0.05.")
         return found.double().cpu().numpy()

@@ -50,7 +50,7 @@ def mean_over(theirs: Sets) -> tuple[Tensor, Tensor]:
 
 
 def votes(features: Tensor, theirs: Sets, mean: bool) -> Tensor:
-    """Class probabilities by the distances to every helper's prototypes, in the mean over the helpers. A class that a helper
+    """Class probabilities by the distances to every helper's prototypes, averaged over the helpers. A class that a helper
     lacks is the mean over those that have it."""
     (means, present), (common, known) = theirs, mean_over(theirs)
     logits = prototype_logits(features, torch.where(present[..., None], means, common), mean)

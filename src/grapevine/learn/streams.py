@@ -21,7 +21,7 @@ from grapevine.learn.training import Adjust, passes, train
 
 NONE = torch.empty(0, dtype=torch.int64)
 UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
-"""Of a step that answers with `update`."""
+"""The words and forms of a step that answers with `update`."""
 
 
 def endless(n: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:

@@ -195,7 +195,7 @@ def _summed(replies: Replies, key: str, by: str | None, otherwise: Weights | Non
 
 
 def _check(id: Any, weights: Weights, first_id: Any, first: Weights) -> None:
-    """Of replies that came through `Server.ask` this is known; an average of anything else is no better than its worst part."""
+    """Refuse weights that do not fit. Replies from `Server.ask` were checked already; others could spoil the average."""
     if {name: (w.shape, w.dtype) for name, w in weights.items()} != {name: (w.shape, w.dtype) for name, w in first.items()}:
         raise Mistake(
             f"client {id} sent weights of a different shape from client {first_id}'s: check that both run the same model."

@@ -1,5 +1,5 @@
-"""All parameters of a network as one vector: the sum of two, θ = σ + ψ, and changes on the wire, of which only the entries that
-changed are sent, their positions as numbers or as bits, whichever is shorter.
+"""All parameters of a network as one vector, or as the sum of two, θ = σ + ψ. Only entries that changed are sent, with their
+positions as numbers or as bits, whichever is shorter.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ def stamp(which: Tensor, t: int, stamps: Tensor) -> Tensor:
 
 
 def differences(change: Tensor, cut: float = 0.0) -> dict:
-    """What is to be added; changes up to `cut` in size are left out. NaN is not: who gets it must see that training diverged."""
+    """What is to be added; changes up to `cut` in size are left out. NaN is kept, so that the receiver sees that training
+    diverged."""
     return _pack(~(change.abs() <= cut), change, add=True)
 
 
 def since(vector: Tensor, changed: Tensor, known: int | None) -> dict:
-    """The entries that have changed (`changed`: in which round) after round `known`; all of it for one who knows nothing."""
+    """The entries that have changed (`changed`: in which round) after round `known`; all entries for a client that knows
+    nothing."""
     return dict(all=vector) if known is None else _pack(changed > known, vector, add=False)
 
 
@@ -94,7 +96,7 @@ def fits(packed: Any, length: int) -> bool:
 
 
 def unpack(packed: dict, before: Tensor | None) -> Tensor:
-    """`before` after the changes."""
+    """`before` with the changes applied."""
     if is_whole(packed):
         return packed["all"]
     if before is None:

@@ -45,7 +45,7 @@ class Told:
         return (told - self.q * all) / (self.p - self.q)
 
     def posterior(self, P: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Of labels that were told as y, what they are: by Bayes' rule from class probabilities P of their rows."""
+        """The true classes of labels that were told as y, by Bayes' rule from class probabilities P of their rows."""
         told = np.full_like(P, self.q)
         told[np.arange(len(y)), y] = self.p
         return P * told / np.maximum((P * told).sum(-1, keepdims=True), LEAST)
@@ -61,7 +61,7 @@ def folds(y: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 
 
 def class_shares(counts: np.ndarray) -> np.ndarray:
-    """π: the classes' shares by their label counts, drawn towards equal shares as far as the counts do not speak against them.
+    """π: the classes' shares by their label counts, drawn towards equal shares as far as the counts allow.
 
     Empirical Bayes: with χ² against equal shares, x = χ²/(C − 1) − 1 says how much more the counts vary than chance; the prior is
     Dirichlet with τ = (n − 1)/x − 1 pseudo-labels, and where x ≤ 0 the shares are equal.
@@ -143,7 +143,7 @@ def _lda_heads(N_: bytes, M_: bytes, total_: bytes, C: int, d: int, shrinkages: 
 
 
 Leverage = Callable[[np.ndarray], np.ndarray]
-"""Of rows [x 1], how much each pulls its own fitted value."""
+"""The leverage of rows [x 1]: how much each pulls its own fitted value."""
 
 
 def ridge_heads(A: np.ndarray, B: np.ndarray, n: float, penalties: tuple[float, ...]) -> list[tuple[Head, Leverage]]:
@@ -169,7 +169,7 @@ def _leverage(root: np.ndarray, X: np.ndarray) -> np.ndarray:
 
 
 def own_head(X: np.ndarray, y: np.ndarray, C: int) -> Head | None:
-    """A party's own logistic regression. One class only says nothing of the others: no head."""
+    """A party's own logistic regression; none if all its labels are of one class."""
     from sklearn.linear_model import LogisticRegression
 
     found = np.unique(y)

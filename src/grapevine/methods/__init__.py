@@ -1,4 +1,4 @@
-"""The methods, one file each: client steps above, server program below. This page is the one table of their names."""
+"""The methods, one file each: client steps above, server program below. This module has the one table of their names."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Chorus, the label job's own method: several simple labellers, mixed by how well they find hidden labels again.
+"""Chorus, the label job's own method: several simple labellers, mixed by how well they recover hidden labels.
 
 XCLP's propagation is one voice. The others are linear discriminant analysis on all rows' hard labels, a head on all parties'
-labels, every party's own regression, and what each party has more of than others. `methods.tune` and `methods.song` have the
-programs and what each voice is, `learn.voices` the arithmetic. Everything is computed at the parties from sums that they open
-themselves; the server carries them, makes the graph, and decides nothing.
+labels, every party's own regression, and which classes each party has more of than the others. `methods.tune` and `methods.song`
+have the programs and what each voice is, `learn.voices` the arithmetic. Everything is computed at the parties from sums that they
+open themselves; the server carries them, makes the graph, and decides nothing.
 
     exchange            what leaves a client
     1  keys             a signed public key
@@ -14,10 +14,10 @@ themselves; the server carries them, makes the graph, and decides nothing.
        share            its part of SecureHamming; its own block of H; which nodes are labelled; its labels, encrypted
     +2 xclp.hamming.*   mlwe, paillier and ot only
        receive          its part of the next sum, from its own scores, which it alone can open
-    …  go_on            the voices, their weights, two refits; at the last, how well hidden labels were found
+    …  go_on            the voices, their weights, two refits; at the end, how well hidden labels were recovered
 
-Landmarks. A party with more rows than its share of the graph puts its labelled rows and as many centres of its other rows into
-it, and takes its rows' scores from the nearest of its own nodes. The cost of the cryptography then does not grow with the rows.
+Landmarks. A party with more rows than its share of the graph puts its labelled rows and centres of its other rows into it, and
+takes its rows' scores from the nearest of its own nodes. The cost of the cryptography then does not grow with the rows.
 
 Nodes stand in the graph in a secret order of each party's own.
 """
@@ -55,7 +55,7 @@ NAMES: dict[str, Form] = dict(
     classes=[bytes], values=[[bytes]], gaps=[bytes], nodes=range(1, one_shot.MOST_ROWS), columns=range(1, 2**24)
 )
 GO_ON: dict[str, Any] = dict(together.REVEALS, soft=lambda method: method.xclp.spread.begun, summary=(
-    "how many hidden labels all parties have, how many were found again and how sure that was: what all parties know"
+    "how many hidden labels all parties have, how many were recovered and how sure that was; all parties know this"
 ))  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class Chorus(InGroups):
     sums: Together = field(default_factory=Together)
     scale: str = param("auto", "", "auto; standard: each feature by its own deviation; one: all by one; none: not centred",
                        choices=("auto", "standard", "one", "none"))  # fmt: skip
-    impute: bool = param(False, "", "missing features become the mean, and say so in a feature of their own")
+    impute: bool = param(False, "", "missing features become the mean, and one more feature marks them")
     landmarks: int = param(0, "", "nodes of a party in the graph; 0: its share of 5,000; −1: all its rows", least=-1)
     smooth: bool = param(False, "", "one more voice: a row's neighbours in the graph")
     epsilon: float = param(0.0, "ε", "labels told by randomised response with this ε; 0: as they are", least=0)
@@ -96,12 +96,12 @@ class Chorus(InGroups):
         nodes="how many nodes this party has in the graph", columns="how many columns its table has",
     ), like=NAMES)  # fmt: skip
     def names(self, client: Client, letters: dict, parties: int) -> dict:
-        """The seed that the parties share, and under it what they call things."""
+        """The seed that the parties share, and under it the names of classes and values."""
         session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
         data = client.data
         rows, known = len(data.labelled) + len(data.unlabelled), len(data.labelled)
         gaps = table.missing(features(client), data.columns) if self.impute else ()
-        # Columns are numbered: all parties have the same, in one order, or the job stops at their number or their names.
+        # Columns go by their numbers. If parties have other columns, the job stops at how many there are, or at these names.
         values = {f"{j}": sealed_names.sealed(client, f"values of {c.name}", c.values)
                   for j, c in enumerate(data.columns) if c.kind == table.CATEGORY}  # fmt: skip
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
@@ -132,7 +132,7 @@ class Chorus(InGroups):
         return self._advance(client, "tune", None, 0, parties)
 
     def _note(self, client: Client, classes: int, parties: Iterable[str]) -> None:
-        """The labels' ε, in the party's ledger before they are told."""
+        """Write the labels' ε into the party's ledger before they leave."""
         if client.ledger is not None:
             told = accountant.to_table(accountant.Response(self.epsilon, classes))
             client.ledger.release(job=session.agreement(client).key_hash.hex(), what="labels by randomised response",
@@ -203,7 +203,7 @@ class Chorus(InGroups):
         C, m = len(client.memory["classes"]), len(told["y"])
         heard = (told["fold"][:, None] != np.arange(FOLDS)).astype(np.float64)
         Y = (heard[:, :, None] * np.eye(C)[told["y"]][:, None]).reshape(m, FOLDS * C)
-        if self.epsilon:  # what a randomised response adds to every class is taken off again: how many labels, whatever they say
+        if self.epsilon:  # the number of labels, from which `unbiased` knows what randomised response added
             Y = np.concatenate([Y, heard], 1)
         labelled = order < m
         return self.xclp.share(client, nodes.V[order], labelled, Y[order[labelled]], group, preludes)
@@ -217,8 +217,8 @@ class Chorus(InGroups):
 
     @step(reveals=GO_ON)
     def hear(self, client: Client, rows: Any, parties: dict, turn: int, attempt: int, number: int) -> dict:
-        """The answer to soft labels: one step of the graph on them. `turn` is how often labels have
-        been sealed before, and `number` that of the sum that comes next."""
+        """The answer to soft labels: one step of the graph on them. `turn` is how often labels have been sealed before, and
+        `number` is that of the next sum."""
         if number != client.memory["next"]:
             raise Mistake(f"{client.name} is at sum {client.memory['next']} but the server is at {number}: start a new job.")
         Z = self.xclp.receive(client, rows, parties, turn, attempt)[np.argsort(client.memory["order"])]
@@ -246,7 +246,7 @@ class Chorus(InGroups):
         if self.epsilon:
             labels = self.told(C).unbiased(labels, all.transpose(0, 2, 1)[..., None])
         counts = np.stack([tuned.counts.sum(0) - (tuned.counts[f - 1] if f else 0) for f in range(FOLDS)])
-        # Scores are whole numbers of 0 to 65,535, by their row's own scale: half of one where no label reaches.
+        # Scores are whole numbers from 0 to 65,535 on each row's own scale: one half where no label reaches.
         scores = np.maximum(labels, 0.0) + 0.5
         return song.Singer(
             self.prepared(client), told["y"], told["fold"], scores / np.maximum(counts, 1.0)[:, None], nodes.mass, nodes.to_rows,

@@ -3,8 +3,8 @@ Decentralized Data", AISTATS 2017, Algorithm 1. And its upper bound here: the sa
 `pretrain` as the bound of FedAnchor's tables (Qiu et al. 2024): the server trains on its own rows before the first round and
 in turns.
 
-`schedule=cosine`, `augment` and `weight_decay` make it what the first stage of FedAvg+XCLP is, so that labelled rows alone can be
-trained as well as the methods that they are compared with.
+`schedule=cosine`, `augment` and `weight_decay` make it the first stage of FedAvg+XCLP, so that training on labelled rows alone is
+as strong as the methods that it is compared with.
 
 Departures: clients are sampled by number (`--per-round`) rather than by fraction C; the average is over the sampled clients
 that hold labels, weighted by their number of labels.

@@ -10,8 +10,8 @@ Line 1 is a field: `init=supervised` is a first stage on labelled rows alone, as
 the weights of the run in `init_run`; `init=random` takes the network as it is built. The last two have no first stage.
 
 The graph: P is any set in the paper. Clients that do not train in a round may be guests in its graph (`graph_clients`), with
-their labelled rows or with all of them (`guests`). How well XCLP does hangs on how many labels the graph holds, so by default as
-many clients are guests as are affordable: the graph has at most four times the clients that train (which bounds the bytes sent
+their labelled rows or with all of them (`guests`). How well XCLP does depends on how many labels the graph holds, so by default
+as many clients are guests as are affordable: the graph has at most four times the clients that train (which bounds the bytes sent
 down) and at most twice their rows (which bounds the pairs of rows at four times theirs). `graph_clients` = --per-round is the
 authors' way: those that train, nobody else.
 
@@ -23,7 +23,7 @@ layer, as the authors' networks do; hashes see directions alone, so the graph do
 clients changes nothing.
 α is 0.99 in paper and code; 0.9 is the default, because it was best on validation on all four data sets of
 benchmarks/xclp_default.py. `balance=true` divides labels by how many their class has, as the authors' code does, and leaves the
-rest as in the paper; it changes nothing where classes are alike, and did not lose where they are not.
+rest as in the paper; it changes nothing where classes have equally many labels, and did not lose where they have not.
 `preset=code` has that and the rest of the released code: augmented rows in the graph (if `augment`), similarities cubed, weights
 divided by their maximum over a client's rows, labelled ones too (the authors' over all rows of the sampled clients, which nobody
 here sees; a client without labels divides by 1, the most there can be), class weights in the loss. Counts are of all clients'
@@ -157,7 +157,7 @@ class XCLP(Method):
     @step(reveals=dict(together.REVEALS, share=COUNTS), like=together.FORM)
     def learn_seed(self, client: Client, letters: dict, parties: dict) -> dict:
         """The seed; for balanced labels this client's part of the label counts, which the clients open themselves. They are
-        summed this once, over all clients: summed over each round's, they would give away every client's by subtraction."""
+        summed this once, over all clients: sums over each round's would give away every client's by subtraction."""
         session.learn_seed(client, letters)
         counts = torch.bincount(client.data.labelled.y, minlength=len(client.data.classes)).numpy()
         return together.share(client, 0, 0, parties, counts) if self.balanced else {}
@@ -270,7 +270,7 @@ class XCLP(Method):
         return dict(first, round=0, rows={id: said[id]["rows"] for id in ready}, labels=labels)
 
     def first_weights(self, server: Server) -> dict:
-        """InitializeModelParameters, as far as it needs nobody."""
+        """InitializeModelParameters, as far as it needs no client."""
         weights = server.model().state()
         return initial.pretrained(weights, self.init_run, server.classes) if self.init == "pretrained" else weights
 

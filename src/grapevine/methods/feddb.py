@@ -143,7 +143,7 @@ def client_weights(priors: Tensor, aggregate: str) -> Tensor:
     P = priors.double()
     w = torch.full((M,), 1 / M, dtype=torch.float64)
     if aggregate == "exact":
-        # The sum of the weights is one more equation, which counts for so much that it holds; then it is made to.
+        # The sum of the weights is one more equation, weighted so heavily that it nearly holds; then it is made exact.
         from scipy.optimize import nnls  # here, because it takes 30 MB, and all parties import the methods
 
         w = torch.from_numpy(nnls(np.vstack([P.T.numpy(), np.full(M, 1e4)]), np.append(np.full(C, 1 / C), 1e4))[0])

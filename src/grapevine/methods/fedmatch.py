@@ -261,7 +261,7 @@ class FedMatch(Method):
 
 @dataclass
 class Turns:
-    """Plain SGD of σ or of ψ, whichever it is the turn of; ψ has the gradients of its penalties besides."""
+    """Plain SGD of σ and of ψ in turn; ψ also gets the gradients of its penalties."""
 
     local: Decomposed
     lr: float

@@ -14,9 +14,9 @@ All classes have one covariance (linear discriminant analysis), so second moment
 `learn.moments.MOST_FEATURES` it is diagonal: a full one would be millions of numbers.
 
 Security. The parties open the sums themselves (`crypto.together`, which states the assumptions): the server learns nothing of
-them and cannot change them. All clients learn the classes' label counts and pooled moments and nothing else of the rows: no
-party's own. That is not little: the mean of a class with one labelled row is that row, and of a class that only one party labels,
-that party's. With two parties, the sum minus a party's own part is the other's.
+them and cannot change them. All clients learn the classes' label counts and pooled moments, but no party's own. That is not
+little: the mean of a class with one labelled row is that row, and of a class that only one party labels, that party's. With two
+parties, the sum minus a party's own part is the other's.
 
 Numbers. The covariance is shrunk, (1 − γ)S + γ tr(S)/d · I, as scikit-learn does it, which makes it invertible for d > n too; if
 no class has a spread, it is I (the nearest mean wins). Variances under 1e-9 of the largest are raised to that. A class without

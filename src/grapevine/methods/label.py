@@ -128,7 +128,7 @@ class Label(InGroups):
         V = self.prepared(client)
         return self.xclp.share(client, V, np.arange(len(V)) < len(Y), Y, group, preludes)
 
-    @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were found again"))
+    @step(reveals=dict(hits="alone nothing: masked; all parties' together say how many hidden labels were recovered"))
     def receive(self, client: Client, rows: Any, parties: dict, round: int, attempt: int) -> dict:
         """Exchange 5 (lines 14–16): labels and confidences, here and nowhere else. Masked hits on hidden labels go back."""
         Z = self.xclp.receive(client, rows, parties, round, attempt, self._label_counts(client))
@@ -147,7 +147,7 @@ class Label(InGroups):
         return reply
 
     def _masked_hits(self, client: Client, values: np.ndarray, round: int, attempt: int, parties: dict) -> np.ndarray:
-        """As they are; or in fixed point with noise, and then three of each candidate: how many there are, found, found alone."""
+        """The hits as they are; or in fixed point with noise, and then three counts per candidate: hidden, found, found alone."""
         if not self.dp:
             return session.masked(client, "hits", round, attempt, parties, values.astype(np.int64).ravel())
         added = self._noise(client)["hits"]
@@ -159,7 +159,7 @@ class Label(InGroups):
 
     @step
     def choose(self, client: Client, candidate: int, parties: int) -> dict:
-        """Only where several were tried: which of the candidates it is."""
+        """Only if several candidates were tried: which one was chosen."""
         self.conclude(client, candidate, parties)
         return {}
 
@@ -196,8 +196,8 @@ class Label(InGroups):
         return graph.labels_and_confidence(graph.solve(W, graph.label_matrix(y, C, self.xclp.preset), alpha).Z)
 
     def hide(self, client: Client, known: np.ndarray) -> np.ndarray:
-        """Which labelled rows the second solve does not know: a fifth of each class, of a class with one label by chance. With
-        `dp` a fifth of all: who is hidden, and how many, then say nothing of a row's class."""
+        """Which labelled rows the second solve does not know: a fifth of each class; the only label of a class by chance. With
+        `dp` a fifth of all: which are hidden, and how many, then tells nothing about a row's class."""
         draw = np.random.default_rng(client.seed_of("hide"))
         hidden, kinds = np.zeros(len(known), bool), np.zeros_like(known) if self.dp else known
         for c in np.unique(kinds):
@@ -226,7 +226,7 @@ class Label(InGroups):
         return (V - mean) / std if self.scale == "standard" else V
 
     def _label_counts(self, client: Client) -> np.ndarray | None:
-        """Of each class over all parties, for the code preset, which weighs labels by them."""
+        """The label count of each class over all parties, for the code preset, which weights labels by it."""
         return client.memory["moments"][-len(client.memory["classes"]) :] if self.xclp.preset == "code" else None
 
     # ------------------------------------------------------------ server

@@ -1,7 +1,7 @@
 """Which nodes a party has in the graph: all its rows, or its labelled rows and some centres of the others.
 
-Centres are k-means'. A row that is no node takes the scores of the nearest of its own party's nodes, weighted by the eighth power
-of their cosine similarity.
+Centres come from k-means. A row that is no node takes the scores of the nearest of its own party's nodes, weighted by the eighth
+power of their cosine similarity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Nodes:
     to_rows: sparse.csr_array | None = None
 
     def means(self, Q: np.ndarray) -> np.ndarray:
-        """Of values of rows, (folds, rows, classes), the means at nodes."""
+        """The means at nodes of values of rows, (folds, rows, classes)."""
         if self.to_rows is None:
             return Q
         weight = np.maximum(np.asarray(self.to_rows.sum(0)).ravel(), 1e-12)[:, None]
@@ -33,7 +33,7 @@ class Nodes:
 
 
 def count(landmarks: int, rows: int, known: int, parties: int) -> int:
-    """How many nodes a party with so many rows, of which so many are labelled, has. `landmarks` are centres; 0: auto, −1: all."""
+    """How many nodes a party has, from its rows, of which `known` are labelled. `landmarks` are centres; 0: auto, −1: all."""
     if landmarks < 0:
         return rows
     return min(rows, known + (landmarks or max(SHARE_OF // max(parties, 1) - known, LEAST)))

@@ -3,8 +3,8 @@ Learning", NeurIPS 2019, Algorithm 1, run by every client between two averages: 
 
 Departures: a round is `epochs` passes over a client's unlabelled rows; one mixing share λ a batch, not one per row; Adam's
 moments are forgotten between rounds, and there is no moving average of the weights; λ_U rises over all rounds (in the authors'
-code over the first quarter of a training that is much longer; on a model that has learned little, 75 ends in one class for every
-row). A client without labels has the unlabelled loss alone. Models are averaged by the clients' numbers of rows.
+code over the first quarter of a training that is much longer; on a model that has learned little, a λ_U of 75 ends in one class
+for every row). A client without labels has the unlabelled loss alone. Models are averaged by the clients' numbers of rows.
 """
 
 from __future__ import annotations

@@ -262,7 +262,7 @@ class Clean(Method):
         return dict(classifier=classifier, classes=classes, fill=fill, mean=mean, std=std, expected=expected)
 
     def fill(self, x: Tensor) -> Tensor:
-        """What stands for a missing value: the mean of what the server has there, 0 if it has nothing; or nothing does."""
+        """What replaces a missing value: the mean of the server's values, 0 if it has none; empty without `impute`."""
         return x.double().nanmean(0).nan_to_num() if self.impute else torch.empty(0, dtype=torch.float64)
 
     def expected(self, server: Server, rows: Rows) -> dict:

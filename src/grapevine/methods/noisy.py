@@ -112,7 +112,7 @@ def _drawn_in(N: np.ndarray, M: np.ndarray, sigma: float) -> tuple[np.ndarray, n
 
 
 def _temperature(mixture: np.ndarray, accuracy: float) -> float:
-    """At which this party's rows are as sure on average as hidden labels were right."""
+    """The temperature at which this party's rows are on average as sure as hidden labels were right."""
     if not len(mixture):
         return 1.0
     sure = np.array([softmax(t * mixture, -1).max(1).mean() for t in HOW_SURE])

@@ -112,7 +112,7 @@ class SemiFL(Alternating):
     def _at_server(
         self, server: Server, weights: Weights, lr: float, epochs: int, name: str, momentum: dict, t: int = 0
     ) -> Weights:
-        """ServerUpdate. `momentum` is gone on with, and changed, if it is kept."""
+        """ServerUpdate. `momentum` is continued, and changed, if it is kept."""
         model, rows, mix = server.model(weights), bases.own_rows(server), self.mix if self.server_mixup else 0.0
         loss = FixMix(model, rows, rows.y, server.rng(name, t), mix, self.beta, strong=False)
         batch = alternate.server_batch(self.server_batch, len(rows))

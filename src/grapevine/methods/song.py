@@ -1,6 +1,6 @@
 """Chorus as a party runs it: a straight-line program in which `yield` is a sum over all parties.
 
-    total = yield values        every party gives `values`; every party gets their sum, and the server neither (`crypto.together`)
+    total = yield values        every party gives `values` and gets the sum; the server learns neither (`crypto.together`)
 
 All parties run the same program on the same sums, so they decide alike, and the server decides nothing. A first program finds
 the scale that rows are compared on (`methods.tune`); then the graph is made (`methods.chorus`); `sing` turns every party's own
@@ -8,7 +8,7 @@ scores into voices, weighs them by how well they find hidden labels, and mixes t
 
 What is opened, to the parties alone: class counts, class sums and the total covariance of all rows; losses and their derivatives,
 each one number summed over all hidden labels. No class sum is opened of fewer than `DRAWN` rows: classes with fewer are left out.
-Of two sums of almost the same rows the difference would show a row, so every class sum is over a new random three fifths of a
+The difference of two sums of almost the same rows would show a row, so every class sum is over a new random three fifths of a
 party's rows.
 """
 
@@ -57,7 +57,7 @@ OPENED = 2 / 3  # of the numbers that labelled rows consist of, at the most
 NEWTON = 6  # steps at the most
 REFITS = 2
 BINS = 20
-DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels do not speak for voices that are surer than they say
+DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels are no reason to make a voice surer than it says
 MEDIANS = dict(lda=1.0, graph=0.2, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 
 
@@ -92,7 +92,7 @@ class Singer:
         return Q if self.to_rows is None else np.stack([self.to_rows @ q for q in Q])
 
     def hidden(self, voice: np.ndarray) -> np.ndarray:
-        """Of each label, what the fold that has not heard it says: (labels, classes)."""
+        """For each label, what the fold that has not heard it says: (labels, classes)."""
         return voice[self.fold, np.arange(len(self.y))]
 
 
@@ -154,7 +154,7 @@ def sing(own: Singer) -> Program:
 
 
 def alongside(*programs: Program) -> Program:
-    """Programs in step, whose sums travel together: what each of them returns."""
+    """Run programs in step, so that their sums travel together: what each of them returns."""
     done: list[Any] = [None] * len(programs)
     heard: dict[int, Any] = dict.fromkeys(range(len(programs)))
     while True:
@@ -171,7 +171,7 @@ def alongside(*programs: Program) -> Program:
 
 
 def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Program:
-    """Over all parties: hidden labels (`n`), those found again together (`right`) and by each party alone (`alone`); by class
+    """Over all parties: hidden labels (`n`), those recovered together (`right`) and by each party alone (`alone`); by class
     how many there are (`of`), are right (`found`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
     probability how many (`rows`), how many right (`hits`) and how sure (`sure`)."""
     C, at = hidden.shape[1], np.arange(len(own.y))
@@ -196,8 +196,9 @@ def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | 
 
 
 def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
-    """A party's own hidden labels: how many it has, how many the mixture and its own model find, how many only one of them. Where
-    its own model is clearly better (by more than two standard deviations of chance, and by three labels), it keeps that."""
+    """A party's own hidden labels: how many it has, how many the mixture and its own model find, how many only one of them finds.
+    A party whose own model is clearly better (by more than two standard deviations of chance, and by three labels) keeps that
+    model's labels."""
     mixed = found.hidden.argmax(1) == y
     own = np.zeros(len(y), bool) if found.own_hidden is None else found.own_hidden.argmax(1) == y
     more = int(own.sum()) - int(mixed.sum())
@@ -234,7 +235,7 @@ def _first_voices(own: Singer, mean_square: np.ndarray) -> Program:
 
 def _graph_voice(own: Singer) -> Program:
     """Propagation: every candidate sharpened, as it is and balanced to π, all averaged by how well they find hidden labels. With
-    it comes what this says of the classes' shares: π, or what propagation found, by the same weights."""
+    it come the classes' shares: the mean of π and of what propagation found, by the same weights."""
     J, _, nodes, C = own.Z.shape
     at, losses = np.arange(len(own.y)), np.empty((J, len(POWERS)))
     log_Q = np.log(own.Z) - np.log(own.Z.sum(-1, keepdims=True))
@@ -265,7 +266,7 @@ class Lda:
 
 def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: str, shrink: int | None = None) -> Program:
     """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them. `when`
-    names the draw of the rows: the same draw twice, and the difference of two sums is a row whose label has changed.
+    names the draw of the rows: if one draw were used twice, the difference of two sums would be a row whose label has changed.
 
     All labels were heard by fold 0, so its class sums are those of all six draws together; that opens nothing more.
     """
@@ -291,7 +292,7 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
 
 
 def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.ndarray:
-    """Of all rows, about the centre of those whose class sums were opened."""
+    """The covariance of all rows, about the centre of those whose class sums were opened."""
     centre = M.sum(0) / max(N.sum(), 1.0)
     return mean_square - np.outer(centre, centre)
 

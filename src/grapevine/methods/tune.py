@@ -1,9 +1,10 @@
-"""Which scale chorus compares rows on, as a program of the parties (`methods.song` has the other, and what a program is).
+"""Which scale chorus compares rows on, as a program of the parties (`methods.song` has the other one, and says what a program
+is).
 
-Opened to the parties: how many rows have each value of a text column, and how many in each column have another value than most;
-counts, sums and sums of squares of every feature, labels of each class by fold, and the number of rows; where every class has
-`CELL` labels, class sums of directions and the losses of the nearest mean. A column in which fewer than `CELL` rows have another
-value than most is left out of everything.
+Opened to the parties: how many rows have each value of a text column, and how many in each column differ from its most common
+value; counts, sums and sums of squares of every feature, labels of each class by fold, and the number of rows; where every class
+has `CELL` labels, class sums of directions and the losses of the nearest mean. A column in which fewer than `CELL` rows differ
+from the most common value is left out of everything.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Program = Generator[Any, Any, Any]
 @dataclass(frozen=True)
 class Scale:
     """How features become rows: centred, missing ones at the mean, divided, cut off. With `clip` 0 a row is divided by its own
-    length, then centred, and cut off at length 1: what needs noise for what one row can add (`methods.noisy`)."""
+    length, then centred, and cut off at length 1: this bounds what one row can add, as noise needs it (`methods.noisy`)."""
 
     mean: np.ndarray
     std: np.ndarray
@@ -69,7 +70,7 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     """The scale to compare rows on. The first len(y) rows are labelled; `fold` is the one that will not hear a label.
 
     `auto`: each column by its own deviation where fewer than three columns carry the variance (their units differ); else all by
-    one, unless the nearest class mean finds more labels again on the other scale.
+    one, unless the nearest class mean recovers labels better on the other scale.
     """
     agreed = yield from _agreed_values(table)
     X = encode(table.x, table.columns, agreed, table.gaps) if table.columns else table.x
@@ -86,7 +87,7 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     by_fold = total[3 * d : -1].reshape(FOLDS - 1, C)
     mean = sums / np.maximum(n, 1.0)
     variance = np.maximum(squares / np.maximum(n, 1.0) - mean**2, 0.0)
-    varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # less, float64 cannot tell from rounding
+    varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # float64 cannot tell less from rounding
     variance = np.where(varies, variance, 0.0)
     scales = dict(
         standard=Scale(mean, np.where(varies, np.sqrt(variance), np.inf), CLIP["standard"]),
@@ -102,14 +103,14 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
 
 
 def _off_mode(X: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Of each column, how many rows have another value than most here. Summed over parties it is no more than how many have
-    another value than most of all, so that a column that passes with it has enough of them."""
+    """For each column, how many rows here differ from the most common value here. The sum over parties is at most the number that
+    differ from the most common value of all, so a column that passes has enough of them."""
     found = [np.unique(column[known], return_counts=True)[1] for column, known in zip(X.T, there.T)]
     return np.array([counts.sum() - counts.max(initial=0) for counts in found], np.float64)
 
 
 def _agreed_values(table: Table) -> Program:
-    """Of each text column the values that at least RARE rows have, over all parties; the others are pooled."""
+    """For each text column the values that at least RARE rows have, over all parties; the others are pooled."""
     if not any(table.values.values()):
         return {}
     own = counts(table.x, table.columns)
@@ -119,7 +120,7 @@ def _agreed_values(table: Table) -> Program:
 
 
 def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Program:
-    """The scale on which labels are found again by the nearest class mean, each left out of its own. A tie is for `one`."""
+    """The scale on which the nearest class mean recovers labels best, each row left out of its own mean. A tie goes to `one`."""
     rows = {name: directions(scale(X)) for name, scale in scales.items()}
     Y = np.eye(C)[y]
     sums = yield np.concatenate([(Y.T @ V).ravel() for V in rows.values()] + [Y.sum(0)])

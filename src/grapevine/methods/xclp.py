@@ -1,5 +1,5 @@
 """XCLP. Scott, Yeo, Lampert: "Cross-client Label Propagation for Transductive and Semi-Supervised Federated Learning",
-TMLR 2023, Algorithm 1, with the cryptography really run: what the label job (`label`) and FedAvg+XCLP (`fedavg_xclp`) hold.
+TMLR 2023, Algorithm 1, with the cryptography really run. The label job (`label`) and FedAvg+XCLP (`fedavg_xclp`) use it.
 
 `run` is the algorithm as the server sees it. A client's lines are `share` (2–5), the steps of `spread` (11–14), `receive` (14)
 and `labels` (15–16); a method calls them in steps of its own, so that they travel with what else it sends. Line 1, the keys and
