@@ -33,30 +33,29 @@ def residual(params, secret, reply):
     return (mlwe.from_bytes(reply["b"]) - inner) % (1 << params.kept)
 
 
-def forged(params):
-    """Ciphertexts whose row l holds q/4t at column l and nothing elsewhere: no bits, but what lies between them. The sum that
-    comes back at row l is then ± q/4t, with the sign of the other's bit l."""
+def forged(params, height):
+    """Ciphertexts whose row l holds 2^height at column l and nothing elsewhere: no bits, but what lies between them. The sum that
+    comes back at row l is then ± 2^height, with the sign of the other's bit l."""
     secret, message = mlwe.encrypt(params, np.zeros((64, 64), np.uint8))
     for l in range(64):
-        value = int.from_bytes(message["bodies"][l, l].tobytes(), "little") + (1 << (mlwe.LOG_Q - params.log_t - 2))
+        value = int.from_bytes(message["bodies"][l, l].tobytes(), "little") + (1 << height)
         message["bodies"][l, l] = np.frombuffer((value % (1 << mlwe.LOG_Q)).to_bytes(10, "little"), np.uint8)
     return secret, message
 
 
+@pytest.mark.parametrize("height", [71, 67])  # q/4t, and the least that the flood, below 2^66, does not hide
 @pytest.mark.parametrize("weakened", [True, False])
-def test_a_key_holder_that_encrypts_no_bits_reads_nothing_unless_the_mask_has_gaps(monkeypatch, weakened):
-    """With a mask of multiples of q/t, what lies between these and the flood is read: every bit. With one over all bits, none."""
+def test_a_key_holder_that_encrypts_no_bits_reads_nothing_unless_the_mask_has_gaps(monkeypatch, weakened, height):
+    """With a mask of multiples of 2^(height + 2), what lies between these and the flood is read: every bit. With one over all
+    bits, none."""
+    step = 1 << (height + 2 - mlwe.LOG_Q + WIDE.kept)
     if weakened:
-
-        def gaps(params, stream, shape):
-            return (stream.array(shape) >> np.uint64(64 - params.log_t)).astype(np.int64) << (params.kept - params.log_t)
-
-        monkeypatch.setattr(mlwe, "_mask", gaps)
-    secret, message = forged(WIDE)
+        mask = mlwe._mask
+        monkeypatch.setattr(mlwe, "_mask", lambda params, stream, shape: mask(params, stream, shape) // step * step)
+    secret, message = forged(WIDE, height)
     B_k = random_bits(30, 64, 5)
     reply, _ = mlwe.evaluate(WIDE, message, B_k)
-    step = 1 << (WIDE.kept - WIDE.log_t)
-    found = residual(WIDE, secret, reply) % step > step // 2  # −q/4t is 3q/4t: a bit of one
+    found = residual(WIDE, secret, reply) % step > step // 2  # −2^height is 3 · 2^height: a bit of one
     right = (found == B_k).mean()
     assert right == 1 if weakened else abs(right - 0.5) < 0.06  # 1920 bits: five standard deviations
 

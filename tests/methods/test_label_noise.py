@@ -109,6 +109,20 @@ def test_noise_is_in_both_kinds_of_hits_and_as_wide_and_fine_as_the_accountant_w
     assert sent[0][1] == accountant.to_table(added.event)
 
 
+def test_noise_is_in_the_label_counts_that_the_parties_open():
+    """The same at all parties, never whole numbers, and of the width that the plan has."""
+    method = job(preset="code", scale="none", dp=EPSILON, way="private", protocol="psm")
+    exact = np.array([sum(y.count(c) for _, y in PARTIES.values()) for c in "abc"])
+    found = []
+    for _ in range(12):
+        run = start(method, PARTIES)
+        opened = [run.memory(name)["moments"] for name in PARTIES]
+        assert all(np.array_equal(opened[0], other) for other in opened)
+        found.append(opened[0] - exact)
+    width = method.noise(3)["counts"].sigma * np.sqrt(3)
+    assert (np.array(found) % 1 != 0).all() and 0.5 < np.std(found) / width < 1.6  # 36 draws: more than four deviations
+
+
 def test_who_is_hidden_says_nothing_about_classes():
     client = SimpleNamespace(seed_of=lambda what: 3)
     one, other = np.arange(20) % 3, np.zeros(20, int)
