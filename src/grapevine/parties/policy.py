@@ -5,7 +5,7 @@
     methods   = ["chorus", "fedavg"]          of all jobs; clean's is mp-ssfl
     protocols = ["mlwe"]                      for distances; labels that spread as in the paper need "paper" besides
     quorum    = 3                             no federation that continues with fewer
-    epsilon   = 3.0                           only jobs with differential privacy, of at most this ε in all
+    epsilon   = 3.0                           only jobs with differential privacy, of at most this ε each
     otherwise = "ask"                         or "refuse": what becomes of the rest
 
 A missing line allows everything, but at least one line is needed. `--yes` answers for what the policy allows, and for nothing
