@@ -30,8 +30,7 @@ from grapevine.parties.memory import recall, remember
 LIMIT_BYTES = 2**30  # of one message
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ = ("party.toml", "pinned.toml", "rows.npy", "rows.json")  # what a party is loaded from
-LATER = ("grapevine.graph.kernels",)  # what steps need, imported while there is nothing else to do
-OPTIMISER = "torch._dynamo"  # which torch imports when a network is first trained
+KERNELS = "grapevine.graph.kernels"  # what labelling needs, imported while there is nothing else to do
 
 
 @dataclass
@@ -44,10 +43,8 @@ class Worker:
     _running: tuple[dict, Any] = field(default_factory=lambda: ({}, None))  # a program in flight, and the memory that it is of
 
     def warm_up(self) -> None:
-        for name in LATER:
-            importlib.import_module(name)
-        if self._load().agreed.job == "train":
-            importlib.import_module(OPTIMISER)
+        if self._load().agreed.job != "train":
+            importlib.import_module(KERNELS)
 
     def answer(self, run: int, data: bytes) -> dict[str, Any]:
         """`reply`: the bytes to send; and if the step failed, `failed`: why, for the party's own screen. With `again`, nothing is
