@@ -26,11 +26,11 @@ from typing import Any, ClassVar
 from grapevine.core.errors import Mistake
 from grapevine.crypto.fixed import FRACTION_BITS
 
-LEAST_PARTIES, LEAST_ROWS = 3, 10  # of an opened sum
-MOST_VALUES = 2**24  # in a sum of several parties
-SHARE_OF_SLACK = 0.01  # of δ
+LEAST_PARTIES, LEAST_ROWS = 3, 10  # the fewest in a sum that is opened
+MOST_VALUES = 2**24  # the most values in a sum of several parties
+SHARE_OF_SLACK = 0.01  # the share of δ that is kept for slack
 LEAST_MULTIPLIER = 0.3  # below it ε is so large that nothing is promised
-INTERVAL = 1e-3  # of the privacy loss, for distributions with sampling: the error is on the safe side
+INTERVAL = 1e-3  # the grid of the privacy loss, for distributions with sampling: the error is on the safe side
 
 
 @dataclass(frozen=True)

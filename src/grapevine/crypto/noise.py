@@ -27,8 +27,8 @@ from grapevine.crypto.fixed import FRACTION_BITS
 from grapevine.crypto.stream import Stream, context, fresh_secret
 
 MARGIN = 2.0**-34
-WIDEST = 2.0**44  # of a discrete Gaussian: every value is then a whole float64
-BITS = 64  # of a uniform number that are drawn at a time
+WIDEST = 2.0**44  # the widest discrete Gaussian: up to here every value is a whole float64
+BITS = 64  # bits of a uniform number that are drawn at a time
 
 Bounded = Callable[[int], Decimal]
 """A probability, to within 10^-digits."""

@@ -56,9 +56,9 @@ from grapevine.crypto.checks import array, bit_table, count, fields
 from grapevine.crypto.stream import Stream, context
 
 KEY_BITS = (2048, 3072)
-EXPONENT_BITS = 384  # of the randomness of a column
+EXPONENT_BITS = 384  # of the random exponent of a column's ciphertext
 CHALLENGES = 8  # N-th roots that prove a key
-LEAST_FACTOR = 1 << 16  # of N: a false proof passes with a chance of its inverse to the power of CHALLENGES
+LEAST_FACTOR = 1 << 16  # N has no smaller factor: a false proof passes with a chance of LEAST_FACTOR^-CHALLENGES at most
 POOL, POOL_BITS = 112, 32  # random residues to make more of, and the length of their exponents
 APART = "the two clients' messages do not match, so run again"
 

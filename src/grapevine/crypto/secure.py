@@ -72,7 +72,7 @@ class SecureHamming(SubProtocol):
         raise NotImplementedError
 
     def form(self, group: Group, name: str) -> Form:
-        """What a party's first message must be."""
+        """The form of a party's first message."""
         return dict
 
     def finish(self, server: Server, group: Group, firsts: Mapping[str, dict]) -> tuple[set[str], Blocks]:

@@ -84,7 +84,7 @@ def forget(client: Client) -> None:
 
 
 def _take(client: Client, name: str, what: str) -> Any:
-    """What is used once and then gone."""
+    """Take out of memory what is used once."""
     if name not in client.memory:
         raise AgreementError(f"{client.name!r} has not {what}: a step is asked once, in its turn, so start a new session")
     return client.memory.pop(name)
@@ -216,7 +216,7 @@ def require_two(parties: list[str]) -> list[str]:
 
 
 def letters_form(parties: Iterable[str], id: Id) -> dict[str, type]:
-    """What a client's letters must be: one for each of the others."""
+    """The form of a client's letters: one for each of the others."""
     return {name: bytes for name in parties if name != party_name(id)}
 
 

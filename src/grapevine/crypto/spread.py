@@ -101,17 +101,17 @@ class Sealed(SubProtocol):
 
     @staticmethod
     def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
-        """What a party sends, with so many labels of its own."""
+        """How many bytes a party sends that has so many labels."""
         return len(_blocks(width)) * product.sizes(labels, 1, 1)["up"]
 
     @staticmethod
     def cpu_seconds(rows: int, labels: int, width: int) -> float:
-        """For one graph: products with the a_l, and an encryption of zero for every ciphertext."""
+        """The server's seconds for one graph: products with the a_l, and an encryption of zero for every ciphertext."""
         ciphertexts = rows * width / product.RING + len(_blocks(width))
         return 5e-7 * rows * labels + 2e-3 * ciphertexts
 
     def form(self, width: int) -> Form:
-        """What `begin` made must be."""
+        """The form of what `begin` makes."""
         blocks = {i: Array("uint8", (None, product.RING, product.BYTES)) for i, _ in _blocks(width)}
         return dict(blocks=blocks, key=Array("uint8", (product.RANK, product.RING, product.BYTES)), public=bytes)
 
@@ -175,7 +175,7 @@ class Bare(SubProtocol):
 
 
 def protocol(name: str) -> Sealed | Columns | Bare:
-    """By its name: private, paper, or plain."""
+    """A way to spread labels by its name: private, paper, or plain."""
     ways: dict[str, Sealed | Columns | Bare] = dict(private=Sealed(), paper=Columns(), plain=Bare())
     if name not in ways:
         raise Mistake(
@@ -261,7 +261,7 @@ class Columns(SubProtocol):
 
     @staticmethod
     def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
-        """What a party sends: masked contributions to that many rows of others."""
+        """How many bytes a party sends: masked contributions to that many rows of others."""
         return 8 * others * width * graphs
 
     @staticmethod
@@ -269,7 +269,7 @@ class Columns(SubProtocol):
         return 2e-9 * rows * labels * width
 
     def form(self, width: int) -> Form:
-        """What `begin` made must be."""
+        """The form of what `begin` makes."""
         return {}
 
     def run(self, server: Server, group: Group, S: Influence, begun: Mapping[str, dict], width: int, most: int = 1) -> Spread:

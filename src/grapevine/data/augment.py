@@ -26,7 +26,7 @@ from grapevine.core.rows import Rows, Scale
 
 SHIFT = 4  # pixels, for images of 16 and more
 GREY = 127  # cutout's colour
-OPERATIONS = 2  # of a strong view
+OPERATIONS = 2  # in a strong view
 TABLE_WEAK = dict(noise=0.1, drop=0.05)  # noise in standard deviations, share of the features dropped
 TABLE_STRONG = dict(noise=0.3, drop=0.2)
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from grapevine.core.errors import Mistake
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, Column
 
-MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-")  # in any case
+MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-")  # in upper or lower case
 PARTS = ("month", "weekday", "hour")  # of a date, besides the days since 1970
 
 Place = Callable[[int], str]  # where row i of a file stands, for people

@@ -121,7 +121,7 @@ class Layout:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """What each of them must hold."""
+        """What each of these columns must hold."""
         return {column.source: column.kind for column in self.columns}
 
     def encode(self, x: np.ndarray, columns: Sequence[Column]) -> np.ndarray:

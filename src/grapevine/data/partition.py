@@ -19,7 +19,7 @@ GRAMMAR = "iid, dirichlet:0.1, dirichlet:0.1:free (sizes free too), shards:2, fe
 # Class mix of FedMatch's client of type 0 (Jeong et al. 2021); type t is the same row turned t places.
 CIRCULANT = np.array([0.50, 0.15, 0.03, 0.03, 0.03, 0.02, 0.03, 0.03, 0.03, 0.15])
 
-TRIES = 100  # of free Dirichlet draws, until no client is empty
+TRIES = 100  # draws with free sizes that are tried until no client is empty
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Columns:
 
     @property
     def texts(self) -> list[str]:
-        """Those that are read as text."""
+        """The columns that are read as text."""
         return [name for name in (self.label, self.id, self.truth, *self.other) if name]
 
 

@@ -36,13 +36,13 @@ from grapevine.graph.neighbours import (
 )
 
 EXACT = 100_000  # points up to which "auto" compares every pair
-RECALL = 0.95  # that it looks for beyond
+RECALL = 0.95  # what "auto" asks for beyond that
 SAMPLE = 1000  # points by which the number of lists is chosen, and as many to estimate the recall
-BITS = 512  # that propose neighbours by cosine
+BITS = 512  # of the hashes that propose neighbours by cosine
 CANDIDATES = 10  # proposed for each neighbour by cosine
-SWEEPS = 4  # of the clustering
+SWEEPS = 4  # passes of the clustering
 PER_CENTRE = 32  # points for each centre that the clustering looks at
-QUERIES = 1024  # at a time
+QUERIES = 1024  # searched at a time
 
 Search = Callable[[np.ndarray, int], np.ndarray]
 """Keys of some points' neighbours, looking into so many lists."""

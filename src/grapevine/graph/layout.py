@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 800  # rows in a picture
 DIMENSIONS = 10
-SWEEPS = 30  # of the smoothing: enough for a picture, and it bounds the time
+SWEEPS = 30  # passes of the smoothing: enough for a picture, and it bounds the time
 NEIGHBOURS = 12
 STEPS = 100  # of the layout; the first quarter pulls neighbours together four times as hard (t-SNE's early exaggeration)
 

@@ -15,9 +15,9 @@ from scipy.special import softmax
 
 from grapevine import graph
 
-MOST_FEATURES = 1500  # with a full covariance
-LEAST = 1e-9  # of the covariance's largest variance
-ROUNDING = 1e-13  # of a second moment about 0: a variance below this is float64's error
+MOST_FEATURES = 1500  # the most with a full covariance
+LEAST = 1e-9  # the least variance, as a share of the covariance's largest
+ROUNDING = 1e-13  # a variance below this share of a second moment about 0 is float64's error
 Head = dict[str, np.ndarray]
 
 # ---------------------------------------------------------------- what a party adds

@@ -30,7 +30,7 @@ from grapevine.learn.losses import cross_entropy
 from grapevine.learn.streams import epoch_steps, streams
 from grapevine.learn.training import train
 
-LEAST = 1e-6  # of a difference between two confidences (SAGE's code)
+LEAST = 1e-6  # the smallest difference between two confidences (SAGE's code)
 
 # ---------------------------------------------------------------- the rules
 

@@ -328,7 +328,7 @@ class Chorus(InGroups):
         ))  # fmt: skip
 
     def _agreed(self, told: Mapping[str, dict]) -> dict[str, Any]:
-        """Everybody's names, each once. Parties must have the same columns."""
+        """The names of all parties, each once. Parties must have the same columns."""
         widths = {name: reply["columns"] for name, reply in told.items()}
         first = next(iter(widths))
         for name, width in widths.items():
@@ -368,7 +368,7 @@ class Chorus(InGroups):
 
 
 def _kept(client: Client, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """What takes long is kept in memory, for the steps in which the program is repeated."""
+    """Keep in memory what takes long to compute, because later steps repeat the program."""
     if name not in client.memory:
         client.memory[name] = make()
     return client.memory[name]

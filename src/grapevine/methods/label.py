@@ -35,8 +35,8 @@ from grapevine.methods import one_shot
 from grapevine.methods.one_shot import InGroups, features, labels, scaling
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation, Propagated
 
-HIDDEN = 0.2  # of the known labels, in the second solve that estimates the accuracy
-BINS = 10  # of confidence, in the calibration table
+HIDDEN = 0.2  # the share of known labels that is hidden in the second solve, which estimates the accuracy
+BINS = 10  # bins of confidence in the calibration table
 KEYS = dict(one_shot.HELLO, prelude=dict, rows=range(one_shot.MOST_ROWS), labels=range(one_shot.MOST_ROWS))
 
 

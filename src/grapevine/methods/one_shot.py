@@ -14,7 +14,7 @@ from grapevine.core import Client, Id, Method, Mistake, Server, party_name
 from grapevine.core.reply import Form
 from grapevine.crypto import session
 
-MOST_ROWS = 2**24  # of a party: a count beyond it is nonsense, and others would make masks of that size
+MOST_ROWS = 2**24  # a party's count beyond it is nonsense, and others would make masks of that size
 HELLO: dict[str, Form] = dict(offer=session.OFFER_FORM, features=range(1, 2**24), classes=[str])
 ROWS, LABELS = "how many rows this party has", "how many rows are labelled"
 REVEALS = dict(

@@ -43,17 +43,17 @@ from grapevine.learn.voices import (
 )
 from grapevine.methods.tune import CELL, Program, Tuned
 
-SUBSET = 0.6  # of a party's rows, in each class sum
+SUBSET = 0.6  # the share of a party's rows in each class sum
 DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
 POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
 BALANCE = 8  # steps at the most
 NEAR = 0.01  # a relative change at which balancing and Newton's steps end
-TRUST = 1.0  # in a hidden label's loss, where candidates are averaged
+TRUST = 1.0  # how much a hidden label's loss counts where candidates are averaged
 SHRINKAGES = (0.05, 0.2, 0.5)
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0)
-WIDEST = 1500  # features of a ridge regression
+WIDEST = 1500  # the most features of a ridge regression
 STEPS = 20  # of a logistic regression
-OPENED = 2 / 3  # of the numbers that labelled rows consist of, at the most
+OPENED = 2 / 3  # the largest share that may be opened of the numbers that labelled rows consist of
 NEWTON = 6  # steps at the most
 REFITS = 2
 BINS = 20
@@ -306,7 +306,7 @@ def _pooled_voice(own: Singer, mean_square: np.ndarray, Y: np.ndarray) -> Progra
     """
     counts = own.tuned.counts.sum(0)
     d, C = own.X.shape[1] + 1, len(counts)
-    times = 1 + REFITS if own.told.q else 1  # that the head is made
+    times = 1 + REFITS if own.told.q else 1  # how often the head is made
     room, matrix = OPENED * counts.sum() * (d - 1) / times, d * (d + 1) // 2
     steps = min(STEPS, int((room - matrix) // d))
     X = np.concatenate([own.X[: len(own.y)], np.ones((len(own.y), 1))], 1)

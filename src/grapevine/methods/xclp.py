@@ -138,7 +138,7 @@ class CrossClientPropagation(SubProtocol):
         return Propagated(names, W, spread)  # lines 14–16 are the clients': `receive`, `labels`
 
     def _forms(self, group: Group, width: int) -> Forms:
-        """What a client's share must be."""
+        """The form of a client's share."""
 
         def form(id: Id) -> dict:
             n = group.counts[party_name(id)]

@@ -101,7 +101,7 @@ class Agreement:
         return label.make_method(LabelSettings.from_dict({**self.settings, "seed": self.seed}))
 
     def run_settings(self, seed: int) -> RunSettings:
-        """Of a training job."""
+        """The settings of a training job's run."""
         known = {f.name for f in fields(RunSettings)}
         said = {name: value for name, value in self.settings.items() if name in known}
         return RunSettings(**said | dict(seed=seed, device="cpu", workers=1, latent=0))

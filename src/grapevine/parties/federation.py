@@ -99,7 +99,7 @@ class Host:
 
     @property
     def data(self) -> Rows | None:
-        """Its own labelled rows, as a method sees them."""
+        """The host's own labelled rows, as a method sees them."""
         return None if self.rows is None else server_rows(self.rows, self.agreed)
 
     def roster(self) -> dict[str, dict[str, Any]]:
@@ -113,7 +113,7 @@ class Host:
 
     @property
     def identities(self) -> dict[str, bytes]:
-        """Their identities, as all of them have confirmed them."""
+        """The parties' identities, as all of them have confirmed them."""
         return {name: bytes.fromhex(entry["identity"]) for name, entry in self.roster().items()
                 if entry.get("in", True) and "identity" in entry}  # fmt: skip
 
@@ -173,7 +173,7 @@ class Member:
         return made
 
     def hand_budget(self, client: Client) -> None:
-        """What it may spend in a training job with noise, and the ledger to write that into."""
+        """What the party may spend in a training job with noise, and the ledger to write that into."""
         if self.agreed.job == "train" and self.agreed.settings.get("dp"):
             from grapevine.parties import networks
 

@@ -16,7 +16,7 @@ from grapevine.run.folder import lock
 
 GONE = ("identity.pem", "node.key", "node.pub", "ca.crt", "log.txt", "log")
 CLEANED = ("memory", "memory.json", "rows.npy", "rows.json", "flower", "epoch.txt", "inbox.bin", "node.txt")  # by `clean_up`
-SIGNS = ("party.toml", "identity.pem", "rows.json")  # of a party's folder; a `join` that was killed early left no party.toml
+SIGNS = ("party.toml", "identity.pem", "rows.json")  # a party's folder has one of them, even if `join` was killed early
 SECRETS = ("token", "seed", "used")  # lines of party.toml
 
 

@@ -47,8 +47,8 @@ IDLE_SECONDS = 90  # between two requests on one connection
 CONNECTIONS = 1000
 STRANGERS = 20  # connections at once from an address where no party has proved itself
 ALL_STRANGERS = 200  # and from all such addresses together
-REFUSALS = 30  # that are said and logged in a minute; of the others, how many there were
-KNOWN_SECONDS = 300  # so long an address is known after a party has proved itself from there
+REFUSALS = 30  # so many a minute are shown and logged one by one; the others are only counted
+KNOWN_SECONDS = 300  # how long an address stays known after a party has proved itself from there
 UPSTREAM_SECONDS = 60
 HOP = {"connection", "keep-alive", "host", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection"}
 

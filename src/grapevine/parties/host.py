@@ -26,9 +26,9 @@ from grapevine.run.folder import lock
 
 TICK = 0.5
 STATUS_SECONDS = 5  # between two questions whether the run still lives
-RUNS = 5  # of a ServerApp that ends before the job does, until the host gives up
+RUNS = 5  # after so many ServerApps that ended before the job did, the host gives up
 LATE_SECONDS = 60  # after the job: a party that is not heard of for so long has gone without its results
-LEAVE_SECONDS = 660  # for the parties to take their results and go; who is not heard of any more is not waited for
+LEAVE_SECONDS = 660  # for the parties to take their results and leave; a silent party is not waited for
 
 Show = Callable[[Registry, str], None]
 """Called at every tick with the books and one line about what is going on."""
@@ -71,7 +71,7 @@ def host(folder: Path, show: Show, say: Callable[[str], None]) -> dict[str, Any]
 
 
 def _farewell(registry: Registry, show: Show, seconds: float = LEAVE_SECONDS) -> None:
-    """Until every party that is here has left, with its results or with the sentence that says why there are none."""
+    """Wait until every party that is here has left, with its results or with the sentence that says why there are none."""
     until = time.monotonic() + seconds
     while registry.present(LATE_SECONDS) and time.monotonic() < until:
         show(registry, "waiting for the parties to leave")
@@ -203,12 +203,12 @@ class _Job:
         return self._start()
 
     def tell(self, sentence: str) -> None:
-        """On this screen and on those of all parties."""
+        """Show a sentence on this screen and on those of all parties."""
         self.say(sentence)
         self.registry.tell(sentence)
 
     def _note_gone(self) -> None:
-        """For the job's process, which asks nobody who has gone for good; and for people, who wonder what is waited for."""
+        """Tell the job's process who has gone for good, since it then asks them no more, and people what is waited for."""
         gone = self.registry.gone()
         if gone != self.gone:
             for name in gone.keys() - (self.gone or {}).keys():

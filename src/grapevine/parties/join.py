@@ -39,10 +39,10 @@ from grapevine.run.folder import lock
 
 TICK = 1.0
 PATIENCE_SECONDS = 60  # for a host that is not there yet
-AWAY_SECONDS = 900  # a host that is not there for so long is given up
-DONE_SECONDS = 60  # or for so long, if this party has what it came for
-STARTS = 20  # of a host in one training job, until a person is asked: each may repeat a round
-BEGINNINGS = 3  # of one label job
+AWAY_SECONDS = 900  # a host that is away for so long is given up
+DONE_SECONDS = 60  # or away for so long, if this party has its results
+STARTS = 20  # starts of the host in one training job, until a person is asked: each may repeat a round
+BEGINNINGS = 3  # how often one label job may begin
 RESULT = dict(label="result", clean="decided")  # what a step leaves in memory when a job is done for its party
 
 
@@ -359,7 +359,7 @@ class _Stay:
         return self.out
 
     def _clean_up(self) -> None:
-        """Whatever the end: keys, seeds, rows and memory of the job do not outlive it."""
+        """Keys, seeds, rows and memory of the job do not outlive it, however it ends."""
         if self._begun() and "finished" not in self.party:
             self._note(begun=True)
         clean_up(self.folder)

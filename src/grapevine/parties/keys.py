@@ -29,7 +29,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from grapevine.core.errors import Mistake
 from grapevine.crypto.stream import fresh_secret
 
-YEARS = 5  # of a certificate
+YEARS = 5  # that a certificate is valid
 SECRET_BYTES = 16
 AHEAD, BEHIND = 5, 300  # seconds by which Flower lets a party's clock be ahead of the host's, or behind it
 PREFIX = "grapevine-"

@@ -12,7 +12,7 @@ from pathlib import Path
 from grapevine.core.errors import Mistake
 from grapevine.parties.processes import Child, environment, fork
 
-RESTARTS = 5  # of a node that ends by itself, in CALM_SECONDS
+RESTARTS = 5  # how often, in CALM_SECONDS, a node that ended by itself is started again
 CALM_SECONDS = 600
 IDLE_SECONDS = 30  # without a request, until the screen says that this party waits
 
@@ -105,7 +105,7 @@ class Line:
         self.trouble = (kind, sentence)
 
     def words(self) -> str:
-        """What continues, in one line."""
+        """What the node is doing, in one line."""
         if self.trouble[0]:
             return f"not at work: {HERE[self.trouble[0]]}"
         idle = time.monotonic() - self._heard

@@ -61,7 +61,7 @@ POLL, POLL_MOST = 0.1, 3.0  # seconds between two looks for a request; a tenth o
 TRY, TRY_MOST = 0.5, 5.0  # seconds between two tries of a call that fails
 BUNDLE_BYTES = 2**20
 FEW_BYTES = 2**20
-DEATHS = 3  # of a worker at one request
+DEATHS = 3  # how often a worker may die at one request
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class Node:
         self.lost = ""
 
     def run(self) -> None:
-        """Until `join` ends it."""
+        """Run until `join` ends it."""
         try:
             self._start_worker()
             self._activate()

@@ -39,7 +39,7 @@ class Policy:
     otherwise: str = "ask"
 
     def outside(self, agreed: Agreement, place: str) -> list[str]:
-        """What of a proposal the policy does not allow, a reason each; nothing if it lies within."""
+        """The reasons why the policy does not allow a proposal; none if it does."""
         hosts = self.hosts and tuple(host if ":" in host else f"{host}:{place.rpartition(':')[2]}" for host in self.hosts)
         method = agreed.method or dict(label=agreed.settings.get("method", "chorus"), clean="mp-ssfl").get(agreed.job, "")
         found = [_not_in("host", place, hosts), _not_in("job", agreed.job, self.jobs), _not_in("method", method, self.methods)]
@@ -54,7 +54,7 @@ class Policy:
 
 
 def protocols(agreed: Agreement) -> list[str]:
-    """Those for distances, if the job has any; and "paper" where labels spread in a way that lets parties read them."""
+    """A job's protocol for distances, if it has one, and "paper" where labels spread in a way that lets parties read them."""
     method = agreed.made
     hamming = agreed.settings.get("secure") if agreed.job == "label" else getattr(getattr(method, "hamming", None), "name", None)
     open_labels = agreed.settings.get("spread") == "paper" or isinstance(getattr(method, "spread", None), Columns)

@@ -47,7 +47,7 @@ BOOKS_SECONDS = 30  # for another process to release the books
 HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
 CALL_SECONDS = 15  # for one call of a party
 SENTENCE = 300  # letters that a party tells the host of why it leaves
-REPLY_BYTES = 2**20  # of a reply of the host
+REPLY_BYTES = 2**20  # the largest reply of the host
 MODEL_BYTES = 2**31
 MODEL_SECONDS = 600  # for a party to fetch the model
 STATES = ("here", "at work", "in trouble", "left", "refused")
@@ -65,7 +65,7 @@ class Refused(Mistake):
 
 @dataclass
 class Presence:
-    """What a party has last said."""
+    """What a party said last."""
 
     seen: float = 0.0
     process: str = ""
@@ -146,7 +146,7 @@ class Registry:
         return Token(host.address, host.port, host.agreed.name, name, ca, secret)
 
     def _known(self, name: str, secret: bytes, what: str = "hash") -> None:
-        """Who asks has the invitation (`hash`), or the pass that it was exchanged for (`pass`)."""
+        """Check that the caller has the invitation (`hash`), or the pass that it was exchanged for (`pass`)."""
         invitation = self.invitations().get(name, {})
         if not hmac.compare_digest(invitation.get(what, ""), secret_hash(secret)):
             raise Refused(
@@ -272,7 +272,7 @@ class Registry:
         return rows
 
     def tell(self, sentence: str) -> None:
-        """For every party's screen."""
+        """Show a sentence on every party's screen."""
         with self._lock:
             self.news.append(printable(sentence))
 

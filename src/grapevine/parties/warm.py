@@ -31,9 +31,9 @@ from pathlib import Path
 
 from grapevine.parties.processes import end_with
 
-STARTS = ("flower-superexec", "flwr-serverapp", "flwr")  # as forks
+STARTS = ("flower-superexec", "flwr-serverapp", "flwr")  # programs that start as forks
 IMPORTS = ("grapevine.parties.flower", "grapevine.parties.federation", "grapevine.jobs.label", "grapevine.graph.kernels")
-MOST_LETTERS = 90  # of the folder of a socket: systems allow 104 to 108 with its name
+MOST_LETTERS = 90  # in the path of a socket's folder: systems allow 104 to 108 with the socket's name
 
 # What stands in for a Flower command: it hands over its arguments and open files, and waits for the exit code.
 STAND_IN = """\

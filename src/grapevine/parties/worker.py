@@ -27,7 +27,7 @@ from grapevine.jobs.disclosure import entries
 from grapevine.parties.federation import Member, load_party
 from grapevine.parties.memory import recall, remember
 
-LIMIT_BYTES = 2**30  # of one message
+LIMIT_BYTES = 2**30  # the largest message
 FULL = {errno.ENOSPC, errno.EDQUOT}
 READ = ("party.toml", "pinned.toml", "rows.npy", "rows.json")  # what a party is loaded from
 KERNELS = "grapevine.graph.kernels"  # what labelling needs, imported while there is nothing else to do

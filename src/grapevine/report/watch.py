@@ -32,7 +32,7 @@ WATCHED = ("result.json", "settings.json", "compare.json", "history.jsonl", "mes
            "failed.json", "lock")  # fmt: skip
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff",
            "X-Frame-Options": "DENY"}  # fmt: skip
-MOST_STEPS = 40  # of a host's progress
+MOST_STEPS = 40  # of a host's progress that are shown
 
 
 class Watch(ThreadingHTTPServer):
@@ -87,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.OK, self.server.page(folder)[1], "text/html")
 
     def _mine(self, folder: Path) -> bool:
-        """Whether a folder is the watched one or a run below it; links lead nowhere."""
+        """Whether a folder is the watched one or a run below it; symbolic links are not followed."""
         top, real = self.server.folder, folder.resolve()
         return real == top or (real == folder and real.is_relative_to(top) and is_run(real))
 
