@@ -79,7 +79,7 @@ def test_what_is_like_a_field_of_the_request_has_its_names_types_and_shapes():
     k = torch.tensor(7)
     others = (dict(a=torch.ones(2, 3)), dict(a=torch.ones(3, 2), k=k), dict(a=torch.ones(2, 3).double(), k=k), torch.ones(2, 3))
     for weights in (*others, dict(TRAINED["weights"], more=k)):
-        assert "has not the form of the 'weights' that was sent" in problem(train, ASKED, dict(TRAINED, weights=weights))
+        assert "differs in form from the 'weights' that was sent" in problem(train, ASKED, dict(TRAINED, weights=weights))
 
 
 @pytest.mark.parametrize("n", [-1, 2**62, 1.5, float("nan"), True, "5", torch.tensor(5)])
@@ -94,7 +94,7 @@ def test_only_a_client_that_has_nothing_may_leave_fields_out():
     assert problem(train, ASKED, dict(n=1)) == "'weights' is missing"
     assert problem(train, ASKED, dict(n=False)) == "'weights' is missing"
     assert problem(train, ASKED, {}) == "'weights' is missing"
-    assert problem(train, ASKED, dict(TRAINED, n=0, weights={})).startswith("'weights' has not the form")
+    assert problem(train, ASKED, dict(TRAINED, n=0, weights={})).startswith("'weights' differs in form")
 
 
 def test_the_form_may_depend_on_the_method_and_lie_deeper_in_the_request():
@@ -107,7 +107,7 @@ def test_the_form_may_depend_on_the_method_and_lie_deeper_in_the_request():
 
 def test_a_function_may_say_what_a_field_must_be():
     assert problem(Trains(True).odd, {}, dict(even=4)) is None
-    assert problem(Trains(True).odd, {}, dict(even=5)) == "'even' has not the form that it must have"
+    assert problem(Trains(True).odd, {}, dict(even=5)) == "'even' does not have the form that it must have"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -179,7 +179,7 @@ def _show_trust(result: Any) -> None:
 def show_clean_plan(plan: dict) -> None:
     """`grapevine clean --dry-run`."""
     up = next(iter(plan["parties"].values()))
-    show_table("What would travel (nothing has been sent)", [
+    show_table("What would be sent (nothing has been sent yet)", [
         dict(to=to, what=line["field"] or "—", bytes=size(line["bytes"]), reveals=line["reveals"])
         for to, lines in (("each party", plan["server"]), ("the server", up)) for line in lines
     ])  # fmt: skip

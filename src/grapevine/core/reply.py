@@ -54,7 +54,7 @@ def problem(step: Callable, request: Mapping[str, Any], reply: Any, form: Mappin
         if name in reply:
             wrong = _misfit(f"'{name}'", reply[name], wanted)
             if wrong and isinstance(said[asked], str):
-                wrong = f"'{name}' has not the form of the '{said[asked]}' that was sent: both sides must run the same model"
+                wrong = f"'{name}' differs in form from the '{said[asked]}' that was sent: both sides must run the same model"
         else:
             wrong = None if idle or asked.endswith("?") else f"'{name}' is missing"
         if wrong:
@@ -109,7 +109,7 @@ def _misfit(name: str, value: Any, form: Form) -> str | None:
     if isinstance(form, type):
         return None if isinstance(value, form) else f"{name} must be {form.__name__}"
     if callable(form):
-        return None if form(value) else f"{name} has not the form that it must have"
+        return None if form(value) else f"{name} does not have the form that it must have"
     if not isinstance(value, dict):
         return f"{name} must be a dict"
     inner = dict.fromkeys(value, form[0]) if isinstance(form, list) else form

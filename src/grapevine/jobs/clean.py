@@ -125,8 +125,8 @@ def _doubts(expected: dict[str, int], method: Clean) -> list[str]:
         return ["the classifier could not be checked, since the server has too few rows to hold some out."]
     notes = []
     if sure < n / 2:
-        notes.append(f"the classifier is sure of only {sure} of {n} held-out rows of the server, so many relevant rows are set "
-                     f"aside: more server rows, more --epochs or a lower --tau than {method.tau:g} help.")  # fmt: skip
+        notes.append(f"the classifier is sure of only {sure} of {n} held-out rows of the server, so many relevant rows are "
+                     f"excluded: more server rows, more --epochs or a lower --tau than {method.tau:g} help.")  # fmt: skip
     if sure and expected["sure_right"] < 0.9 * sure:
         wrong = sure - expected["sure_right"]
         notes.append(f"of {sure} held-out rows the classifier was sure of, {wrong} were wrong, so some corrected labels will be "
@@ -223,7 +223,7 @@ def _learns(method: Clean) -> list[str]:
     also = ", the means and the deviations of the server's features" if method.scale == "standard" else \
         ", the means of the server's features" if method.impute else ""  # fmt: skip
     return [
-        f"A party learns the classifier, the class names{also}: who has a model can try to guess its training rows.",
+        f"A party learns the classifier, the class names{also}: whoever has a model can try to guess its training rows.",
         f"The server learns {COUNTS.replace('this', 'each')}, and nothing else."
         if method.counts
         else "The server learns nothing about any party's rows, nor how many there are.",

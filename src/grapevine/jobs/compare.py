@@ -32,7 +32,7 @@ from grapevine.methods import find
 from grapevine.run.folder import first_difference, lock
 
 WRITE_SECONDS = 2.0  # between two versions of the table and the page while runs are going on
-FREE = ("workers", "data_dir")  # settings that may differ when a comparison is gone on with
+FREE = ("workers", "data_dir")  # settings that may differ when a comparison is continued
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,9 @@ def _learns_chorus(method: Chorus, parties: int) -> list[str]:
            "All parties learn, over all of them, with noise: mean and covariance of all rows, class sums, and how many hidden "
            "labels were found." if method.dp else
            "All parties learn, over all of them: mean and variance of every feature, label counts, class sums and the covariance "
-           "of all rows, and how well hidden labels were found; no class sum of fewer than 15 rows."]  # fmt: skip
+           "of all rows, and how well hidden labels were recovered; no class sum of fewer than 15 rows."]  # fmt: skip
     if parties == 2:
-        out.append("Of two parties each learns the other's part of all that: the sum less its own. Ask for three or more.")
+        out.append("With two parties, each learns the other's part of all that: the sum less its own. Ask for three or more.")
     if method.dp:
         out.append(noisy.promise(method.dp, method.delta, parties // method.groups))
     if method.epsilon:
@@ -143,12 +143,12 @@ def _advice(parties: Sequence[Party], method: Label | Chorus, workers: int, minu
         groups = max(method.groups + 1, min(int(np.ceil(method.groups * minutes / 30)), most))
         ways.append((f"--groups {groups}", replace(method, groups=groups), "labels spread within groups only"))
     psm = replace(method, xclp=replace(method.xclp, hamming=protocol("psm")))
-    ways.append(("--secure psm", psm, "safe as long as the server and no party collude"))
+    ways.append(("--secure psm", psm, "safe as long as the server colludes with no party"))
     if method.xclp.bits > 1024:
         ways.append(("--bits 1024", replace(method, xclp=replace(method.xclp, bits=1024)), "coarser distances"))
     less = [(flag, _estimate(parties, other, workers)[1], price) for flag, other, price in ways]
     told = [f"{flag}, about {round(m)} minutes ({price})" for flag, m, price in less if m < 0.7 * minutes]
-    return f"that is {minutes / 60:.1f} hours; less would take {', or '.join(told) or 'fewer rows'}."
+    return f"that is {minutes / 60:.1f} hours. Cheaper: {'; or '.join(told) or 'fewer rows'}."
 
 
 def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tuple[dict[str, list[dict]], float, float]:

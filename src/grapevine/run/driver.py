@@ -35,7 +35,7 @@ from grapevine.run.settings import RunSettings
 
 CHECKPOINT_SECONDS = 2.0  # no more often than this, so that short rounds are not slowed by the disk
 EVALUATIONS = 50  # of a long run, when nothing else is said
-PERSONAL_EVALUATIONS = 5  # a model per client makes an evaluation dear
+PERSONAL_EVALUATIONS = 5  # a model per client makes an evaluation expensive
 LATENT_ROWS, LATENT_WIDTH = 500, 50  # test rows of which the latent space is kept, and in how many dimensions
 RESULT = ("job", "method", "settings", "data", "model", "norm", "seed", "agreed")  # of a task's `about`, in result.json
 
@@ -304,7 +304,7 @@ def _texts(left_out: dict) -> dict[str, str]:
 
 
 def _pseudo_labels(judged: dict[str, int], tail: str) -> dict[str, float | None]:
-    """For the history: the pseudo-labels since the evaluation before. Of none used, no share is right."""
+    """For the history: the pseudo-labels since the evaluation before. If none was used, there is no share."""
     used = judged["used"]
     line = {
         f"pseudo_label_accuracy{tail}": number(judged["right"] / used) if used else None,

@@ -140,7 +140,7 @@ class Simulation(Transport):
         self.manifests: dict[Id, dict[str, str]] = {}
         self.flops = 0
         self.judged: dict[str, dict[str, int]] = {}  # by head: rows, labels used, of these right
-        # In one process everybody is who he says; between machines, people compare fingerprints.
+        # In one process identities need no check; between machines, people compare fingerprints.
         self.identities: Mapping[Id, Identity] = Each(data, lambda id: Identity.generate())
         self.pinned: Mapping[str, bytes] = PublicKeys(self)
         self.log: Callable[[str, Id, dict], None] | None = None
