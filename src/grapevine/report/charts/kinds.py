@@ -16,7 +16,7 @@ from grapevine.report.parts import Chart, Key, Table
 Format = Callable[[Any], str]
 Names = tuple[str, Sequence[str]]  # what the lines of a heat map are, and their names
 
-LONGEST, LONGEST_ABOVE = 14, 44  # letters of a name beside a bar or a cell, and above a bar: both fit on a phone
+LONGEST, LONGEST_ABOVE = 14, 36  # letters of a name beside a bar or a cell, and above a bar: both fit on a phone
 NUMBERS = 19  # percent of the width for the numbers behind bars
 LINE = 15  # pixels from one line of small text to the next
 MOST_DOTS = 60  # of a line; with more there is no room for them
