@@ -241,8 +241,8 @@ class Noise:
 
 
 def plan(budget: float, delta: float, parties: int, sums: Mapping[str, Sum]) -> dict[str, Noise]:
-    """Noise for every sum of a job among so many parties, within the budget as long as more than half of them are honest and
-    stay. Colluding parties can subtract their own noise, and lost ones add none."""
+    """Noise for every sum of a job among these parties, within the budget as long as more than half of them are honest and stay.
+    Colluding parties can subtract their own noise, and lost ones add none."""
     require_cell(parties, LEAST_ROWS, "every sum with noise")
     honest, z = parties // 2 + 1, calibrate(budget, delta, [Gaussian(s.weight) for s in sums.values()])
     out = {}

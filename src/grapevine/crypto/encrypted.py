@@ -27,7 +27,8 @@ class Encrypted(SecureHamming):
     """Parts of an answer that are the same for every j: they travel once."""
 
     def encrypt(self, bits: np.ndarray, occasion: bytes) -> tuple[dict, dict]:
-        """(secret for the own memory, message for all partners), from unpacked bits. `occasion` is public, of this H alone."""
+        """(secret for this client's memory, message for all partners), from unpacked bits. `occasion` is public and for this H
+        alone."""
         raise NotImplementedError
 
     def compute(self, messages: dict[str, dict], bits: np.ndarray, occasion: bytes) -> tuple[dict[str, dict], dict[str, dict]]:

@@ -265,7 +265,7 @@ def _evaluate(params: Params, messages: Sequence[dict], bits: np.ndarray, stream
 
 
 def _places(params: Params, messages: Sequence[dict]) -> list[slice]:
-    """Where each message's rows stand behind u."""
+    """The places of each message's rows after u."""
     stops = params.dimension + np.cumsum([message["bodies"].shape[1] for message in messages])
     return [slice(stop - message["bodies"].shape[1], stop) for stop, message in zip(stops.tolist(), messages)]
 

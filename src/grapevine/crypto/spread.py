@@ -101,7 +101,7 @@ class Sealed(SubProtocol):
 
     @staticmethod
     def bytes_up(labels: int, others: int, width: int, graphs: int) -> int:
-        """How many bytes a party sends that has so many labels."""
+        """How many bytes a party with this many labels sends."""
         return len(_blocks(width)) * product.sizes(labels, 1, 1)["up"]
 
     @staticmethod
@@ -190,7 +190,7 @@ def _blocks(width: int) -> list[tuple[int, slice]]:
 
 
 def place(names: Iterable[str], group: Group) -> dict[str, np.ndarray]:
-    """Where each party's rows stand in the graph: one after another, in the order of names."""
+    """The places of each party's rows in the graph: party after party, in the order of names."""
     starts, at = {}, 0
     for name in names:
         starts[name] = np.arange(at, at + group.counts[name])
@@ -239,7 +239,7 @@ class Columns(SubProtocol):
         return self._mask(client, parties, round, attempt)
 
     def _mask(self, client: Client, parties: Iterable[str], round: int, attempt: int) -> dict:
-        """Masked contributions to everybody's rows but the own ones."""
+        """Masked contributions to all rows except this client's own."""
         occasion = session.begin(client, "rows", round, attempt, parties, session.SEALED)
         own = client.memory["spread"]
         sizes = {name: len(own[name]) for name in occasion.parties}
@@ -299,7 +299,7 @@ class Columns(SubProtocol):
 
 
 def _forms(rows: dict[str, Array]) -> Forms:
-    """Contributions to everybody's rows but the own ones."""
+    """Contributions to all rows except this client's own."""
     return lambda id: dict(rows={name: array for name, array in rows.items() if name != party_name(id)})
 
 

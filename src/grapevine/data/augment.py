@@ -64,7 +64,7 @@ def strong(x: Tensor, rng: torch.Generator, flip: bool = True) -> Tensor:
     level, sign = _uniform(code.shape, rng), _integers(0, 2, code.shape, rng) * 2 - 1
     pixels.rand_augment(out, code, _magnitudes(code, level, sign))
     _, h, w, _ = out.shape
-    top, left = (_integers(0, side, len(x), rng) - side // 4 for side in (h, w))  # what hangs over the edge is cut off
+    top, left = (_integers(0, side, len(x), rng) - side // 4 for side in (h, w))  # what lies beyond the edge is cut off
     pixels.cover(out, top, left, h // 2, w // 2, GREY)
     return _images(out, x)
 

@@ -41,7 +41,7 @@ def split(
     validation: float = 0.1,
     seed: int = 0,
 ) -> Split:
-    """Divide a data set. `clients` is 10 if not given; with the natural partition, all parties, or so many random ones.
+    """Divide a data set. `clients` is 10 if not given; with the natural partition, all parties, or that many random ones.
 
     `flip` is a share, or `0.5:pair`. `irrelevant="mnist:0.5"` adds rows of `foreign`, 0.5 for each row a client holds.
     `validation` is a share of the rows with a known class, at most 5000; a data set with a validation set of its own keeps

@@ -23,7 +23,7 @@ PRETRAINED = "efficientnet-lite0"
 PIXELS = 112  # a side
 DIMENSIONS = {PRETRAINED: 1280}
 
-# One cache file per so many images: a broken run loses little, and a longer data set reuses the start of a shorter one.
+# Each cache file holds this many images: a broken run loses little, and a longer data set reuses the start of a shorter one.
 CHUNK = 512
 BATCH = 64
 # The scale these weights were trained with. (With the usual ImageNet means and deviations, as the package's example has it, a

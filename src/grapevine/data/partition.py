@@ -171,7 +171,7 @@ def cut_shards(y: np.ndarray, clients: int, shards: int, rng: np.random.Generato
 
 
 def spread(n: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-    """Owner per row for rows whose class nobody knows: equally many a client, at random."""
+    """Owner per row for rows of unknown class: equally many per client, at random."""
     return rng.permutation(np.repeat(np.arange(clients), even(n, clients, rng)))
 
 

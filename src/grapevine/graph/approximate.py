@@ -45,7 +45,7 @@ PER_CENTRE = 32  # points for each centre that the clustering looks at
 QUERIES = 1024  # searched at a time
 
 Search = Callable[[np.ndarray, int], np.ndarray]
-"""Keys of some points' neighbours, looking into so many lists."""
+"""Keys of some points' neighbours, looking into this many lists."""
 
 
 class Found(NamedTuple):

@@ -54,7 +54,7 @@ class LabelSpreading(ClassifierMixin, BaseEstimator):
     preset : "paper" or "code" (similarities cubed, labels weighted by 1/class count, a tight frame of hyperplanes).
     tol : the relative residual to which (I − αW) Z = Y is solved.
     random_state : for "hamming"; None draws the hyperplanes from the operating system's generator.
-    threads : at most so many; None: the cores there are, at most 8. Results do not depend on it.
+    threads : the most threads; None: one per core, at most 8. Results do not depend on it.
     recall : the share of the true neighbours that must be found. 1 compares every pair of points; less is an approximate search
         in much less time, with the `ann` extra (faiss). "auto" is 1 up to 100,000 points, and 0.95 beyond where it is installed.
 

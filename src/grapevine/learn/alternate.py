@@ -73,7 +73,7 @@ def check_labels_at_server(method: Method, server: Server) -> None:
 
 
 def server_batch(asked: int, rows: int) -> int:
-    """The batch size at the server: as asked, or for 0 what SemiFL takes for so many rows."""
+    """The batch size at the server: as asked, or for 0 what SemiFL takes for this many rows."""
     return asked or (LARGE_BATCH if rows > MANY else SMALL_BATCH)
 
 
@@ -135,7 +135,7 @@ def with_momentum(server: Server, weights: Weights, velocity: Weights, mean: Wei
 
 
 def note_qualified(server: Server, replies: dict[Id, dict]) -> None:
-    """How many rows got a pseudo-label that is used, in the mean over the clients."""
+    """The mean over the clients of how many rows got a pseudo-label that is used."""
     server.note(qualified=sum(r.get("qualified", 0) for r in replies.values()) / max(len(replies), 1))
 
 

@@ -85,7 +85,7 @@ def secured(method: Method) -> Method:
 
 
 def _masked(name: str, function: Callable, by: Mapping[str, str]) -> Callable:
-    """The step whose reply is masked: it takes what the step takes, and who is to be summed with whom."""
+    """The step with its reply masked: it takes what the step takes, and who is summed with whom."""
 
     def run(method: Method, client: Client, *, average: dict, **told: Any) -> dict:
         values = flat(function(method, client, **told), by, average["length"])

@@ -97,7 +97,7 @@ def whitening(S: np.ndarray) -> np.ndarray:
 
 
 def nearest_mean(moments: np.ndarray, C: int, d: int, cosine: bool) -> Head:
-    """FedNCM: w_c = μ_c / ‖μ_c‖; or the Euclidean one, −½‖x − μ_c‖² but for what all classes share: w_c = μ_c, b_c = −½‖μ_c‖²."""
+    """FedNCM: w_c = μ_c / ‖μ_c‖; or the Euclidean one, −½‖x − μ_c‖² without what all classes share: w_c = μ_c, b_c = −½‖μ_c‖²."""
     n, means = means_of(moments, C, d)
     if cosine:
         return _linear(n, _unit_rows(means))

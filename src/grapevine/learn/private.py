@@ -78,7 +78,7 @@ def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, 
 
 
 def plan(budget: Private, rows: int, batch: int, epochs: int, values: int) -> accountant.Gaussian:
-    """What all rounds of a client with so many labelled rows will be, with the least noise that keeps its budget."""
+    """The plan of all rounds of a client with this many labelled rows, with the least noise that keeps its budget."""
     count = epochs * math.ceil(rows / batch) * budget.rounds
     slack = accountant.slack(accountant.LEAST_MULTIPLIER * budget.clip, values, count)
     event = accountant.Gaussian(1.0, count, min(1.0, batch / rows), slack)

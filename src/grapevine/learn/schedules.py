@@ -29,7 +29,7 @@ SCHEDULES = ("constant", "cosine")
 
 
 def scheduled(schedule: str, lr: float, round: int, rounds: int) -> float:
-    """The learning rate of a round: always the same, or that of a stage of FedAvg+XCLP with so many rounds."""
+    """The learning rate of a round: always the same, or that of a stage of FedAvg+XCLP with this many rounds."""
     return cosine(lr, round, T_MAX * rounds) if schedule == "cosine" else lr
 
 

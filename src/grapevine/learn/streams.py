@@ -94,7 +94,7 @@ def update(
 
 
 def nothing(rows: int) -> tuple[Tensor, Tensor]:
-    """No labels for so many rows, and no confidence in them."""
+    """No labels for this many rows, and no confidence in them."""
     return torch.full((rows,), -1), torch.zeros(rows)
 
 

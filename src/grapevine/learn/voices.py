@@ -29,7 +29,7 @@ class Told:
     q: float = 0.0
 
     def loss(self, log_p: np.ndarray) -> np.ndarray:
-        """−log of the probability that the label is told so, where the class has log-probability `log_p` (forward correction)."""
+        """−log of the probability of the label as told, where the class has log-probability `log_p` (forward correction)."""
         return -log_p if self.q == 0 else -np.log(self.q + (self.p - self.q) * np.exp(log_p))
 
     def pull(self, log_p: np.ndarray) -> np.ndarray:

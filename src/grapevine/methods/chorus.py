@@ -76,7 +76,7 @@ class Chorus(InGroups):
     epsilon: float = param(0.0, "ε", "labels told by randomised response with this ε; 0: as they are", least=0)
     dp: float = param(0.0, "ε", "sums with noise, few of them, with this ε; 0: exact sums", least=0)
     delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
-    groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
+    groups: int = param(1, "", "number of separate groups in which parties are labelled", least=1)
 
     # ------------------------------------------------------------ client: keys and names
 

@@ -242,7 +242,8 @@ class XCLP(Method):
         client.memory["pseudo"] = dict(labels=torch.from_numpy(labels), confidence=torch.from_numpy(confidence))
 
     def features(self, client: Client, weights: dict, round: int, labels_alone: bool = False) -> np.ndarray:
-        """In evaluation mode; with preset=code on the views that training sees, as in its authors' code, else on the rows."""
+        """Features in evaluation mode: with preset=code of the views that training sees, as in the authors' code, otherwise of
+        the rows."""
         model, draw = client.model(weights).eval(), client.rng("embed", round)
         both = [Views(rows) for rows in (client.data.labelled, client.data.unlabelled)[: 1 if labels_alone else 2]]
         views = [partial(v.weak, rng=draw) if self.preset == "code" and self.augment else v.plain for v in both]

@@ -61,7 +61,7 @@ class FedCon(Method):
     @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party has no rows"), like=dict(weights="backbone", n=range(2)),
           averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, backbone: dict, round: int) -> dict:
-        """LocalUpdate: the backbone, the own projector and target."""
+        """LocalUpdate: trains the backbone, and the client's own projector and target."""
         rows, draw = client.data.unlabelled, client.rng("train", round)
         if not len(rows):
             return dict(n=0)

@@ -65,7 +65,7 @@ class Label(InGroups):
     sums: Together = field(default_factory=Together)
     dp: float = param(0.0, "ε", "sums with noise, with this ε; 0: exact sums", least=0)
     delta: float = param(1e-6, "δ", "of sums with noise", above=0, below=0.1)
-    groups: int = param(1, "", "parties are labelled in so many separate groups", least=1)
+    groups: int = param(1, "", "number of separate groups in which parties are labelled", least=1)
     expected: bool = param(True, "", "estimate the accuracy from hidden labels")
 
     # ------------------------------------------------------------ client
@@ -107,7 +107,7 @@ class Label(InGroups):
         return self.noise(len(client.memory["agreement"]["keys"])) if self.dp else {}
 
     def noise(self, parties: int) -> dict[str, accountant.Noise]:
-        """What is added to sums among so many parties: of label counts and hits, the two that are opened with `dp`."""
+        """The noise in sums among this many parties: label counts and hits, the two that are opened with `dp`."""
         sums = dict(counts=accountant.Sum(1.0), hits=accountant.Sum(1.0, np.sqrt(2 * len(self.xclp.grid))))
         needed = dict(counts=self.xclp.preset == "code", hits=self.expected)
         return accountant.plan(self.dp, self.delta, parties, {name: s for name, s in sums.items() if needed[name]})

@@ -88,7 +88,7 @@ class ProtoFSSL(Method):
         return "each client's prototypes go to the other clients"
 
     def network(self, base: Network) -> Network:
-        """Classes are told apart by prototypes: the last layer is neither trained nor sent."""
+        """Prototypes distinguish the classes, so the last layer is neither trained nor sent."""
         replace_norms(base, (StaticBatchNorm2d,), lambda layer: BatchNorm2d(layer.num_features, layer.eps, momentum=1.0))
         return Network(base.features, nn.Identity(), base.features_dim)
 
@@ -159,7 +159,7 @@ class ProtoFSSL(Method):
         present = counts > 0
         if theirs:
             average_theirs, known = mean_over(theirs)
-            # A class the client has no support for is what the helpers have in the mean: all of them in Algorithm 2.
+            # A class without support at the client gets the mean of the helpers' prototypes; in Algorithm 2 all classes do.
             means = torch.where(present[:, None], means, average_theirs)
             present = present | known
         loss = f.new_zeros(())

@@ -417,7 +417,7 @@ def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, floa
 
 
 def bytes_of_sums(d: int, labels: np.ndarray) -> int:
-    """About how many bytes a party's shares have, of d features and so many labels of each class."""
+    """About how many bytes a party's shares have, for d features and this many labels of each class."""
     C, J = len(labels), 6
     pooled = len(labels) > 1 and labels.min() >= CELL
     numbers = 8 * J * FOLDS * C + REFITS * (BALANCE + 1) * FOLDS * C  # balancing

@@ -47,7 +47,7 @@ IDLE_SECONDS = 90  # between two requests on one connection
 CONNECTIONS = 1000
 STRANGERS = 20  # connections at once from an address where no party has proved itself
 ALL_STRANGERS = 200  # and from all such addresses together
-REFUSALS = 30  # so many a minute are shown and logged one by one; the others are only counted
+REFUSALS = 30  # shown and logged one by one in a minute; the others are only counted
 KNOWN_SECONDS = 300  # how long an address stays known after a party has proved itself from there
 UPSTREAM_SECONDS = 60
 HOP = {"connection", "keep-alive", "host", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "proxy-connection"}
@@ -121,7 +121,7 @@ class Gate(ThreadingHTTPServer):
         return name
 
     def refuse(self, address: str, status: int, sentence: str) -> None:
-        """Report it on the screen and in the audit log, but only so many times a minute."""
+        """Report it on the screen and in the audit log, at most `REFUSALS` times a minute."""
         with self._counting:
             more = 0
             if time.monotonic() - self._minute > 60:

@@ -208,7 +208,7 @@ class _Job:
         self.registry.tell(sentence)
 
     def _note_gone(self) -> None:
-        """Tell the job's process who has gone for good, since it then asks them no more, and people what is waited for."""
+        """Tell the job's process who has gone for good, so that it no longer asks them, and tell people what is waited for."""
         gone = self.registry.gone()
         if gone != self.gone:
             for name in gone.keys() - (self.gone or {}).keys():

@@ -16,7 +16,7 @@ RESTARTS = 5  # how often, in CALM_SECONDS, a node that ended by itself is start
 CALM_SECONDS = 600
 IDLE_SECONDS = 30  # without a request, until the screen says that this party waits
 
-# What the host is told of trouble, by its kind: what happened exactly stays at the party.
+# What the host is told about each kind of trouble; the details stay at the party.
 KINDS = dict(disk="its disk is full", clock="its clock or its signature is not accepted", step="a step failed there",
              worker="a process of it ended and was started again", code="it refused code that the host sent",
              lost="its connection was lost for a while")  # fmt: skip

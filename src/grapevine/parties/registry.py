@@ -252,7 +252,7 @@ class Registry:
     # ------------------------------------------------------------ what the host does
 
     def present(self, within: float = HERE_SECONDS) -> list[str]:
-        """Who has been heard of within so many seconds, and has not left."""
+        """Parties that have been heard of within this many seconds and have not left."""
         with self._lock:
             return sorted(name for name, p in self.here.items() if time.time() - p.seen < within and p.state != "left")
 
@@ -304,7 +304,7 @@ class Registry:
             self.audit.write("closed", parties=sorted(names))
 
     def confirming(self) -> dict[str, str]:
-        """Whose identities all confirm: those of the closed roster. One who is excluded while the job runs stays in it, since the
+        """The identities that all confirm: those of the closed roster. A party excluded while the job runs stays in it, since the
         others have summed with it; it is not in that of the next start."""
         return {name: entry["identity"] for name, entry in self.roster().items()
                 if (entry.get("in", True) if self.closed is None else name in self.closed)}  # fmt: skip

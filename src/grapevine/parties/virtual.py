@@ -162,7 +162,7 @@ _worker: dict[Path, Simulation] = {}  # a worker lives on: it builds the experim
 
 
 def work(home: Path, request: dict) -> dict:
-    """A worker's process: one step of one client. An error is told in full; the driver then stops the run."""
+    """A worker's process: one step of one client. An error is reported in full; the driver then stops the run."""
     asked = request["payload"]
     id, step, round = asked["client"], request["step"], request["round"]
     try:

@@ -15,7 +15,7 @@ from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Chart
 
 
 def charts(split: dict[str, Any], classes: Sequence[str], name: Callable[[int], str]) -> list[Chart]:
-    """Rows per client, then rows by their true class and given labels as far as split.json tells; `name` is a client's."""
+    """Rows per client, then rows by true class and by given label as far as split.json has them; `name` gives a client's name."""
     n, table = len(split["clients"]), split.get("table", [])
     taken = [i * n // MOST_CLIENTS for i in range(MOST_CLIENTS)] if n > MOST_CLIENTS else list(range(n))
     few = f"{MOST_CLIENTS} of the {count(n)} clients, at even intervals." if n > MOST_CLIENTS else ""

@@ -216,7 +216,7 @@ def _pseudo_labels(history: list[dict]) -> list[Part]:
 
 
 def _thinned(history: list[dict], keep: Sequence[int | None] = ()) -> list[dict]:
-    """Every so many of a long history's lines, and the last, and those of the rounds to `keep`."""
+    """Lines of a long history at even intervals, the last one, and those of the rounds to `keep`."""
     every = -(-len(history) // MOST_COLUMNS) or 1
     return [line for i, line in enumerate(history) if i % every == 0 or line["round"] in (*keep, history[-1]["round"])]
 
