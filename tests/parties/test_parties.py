@@ -106,7 +106,8 @@ def test_three_parties_label_rows_with_words_by_chorus_as_in_one_process(tmp_pat
         here = gv.label(paths, label="digit", id="id", secure="psm", bits=1024, neighbours=5, smooth=True, seed=3)
         for place, name in enumerate(NAMES):
             there = [row["label"] for row in machines.table(name)]
-            # Parties in one process have numbers for names, so what is drawn at random differs.
+            # What is drawn at random differs. So it does between two seeds in one process, and five of them agreed on 95 to 100 %
+            # of a party's labels.
             assert np.mean([a == b for a, b in zip(there, here[place].labels)]) > 0.9 and right(machines, name) > 0.7
 
 
