@@ -141,7 +141,7 @@ class Mlwe(Encrypted):
 
     def cpu_seconds(self, n_j: int, n_k: int, bits: int) -> dict[str, float]:
         blocks = -(-n_j // 512)
-        return dict(once=0.7 * blocks * bits / 4096, pair=n_k * (3584 + n_j) * (0.8 * bits / 4096 + 0.25) / (500 * 4084))
+        return dict(once=0.7 * blocks * bits / 4096, pair=8e-7 * n_k * (512 + n_j) * (0.8 * bits / 4096 + 0.25))
 
     def bytes_per_pair(self, n_j: int, n_k: int, bits: int) -> dict[str, int]:
         params = mlwe.Params.for_bits(bits)

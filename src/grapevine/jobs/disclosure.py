@@ -181,7 +181,7 @@ def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tupl
             rows, d = party.x.shape
             held += rows * (40.0 * width + 8 * d)
             # At home: the exchanges and the own model, the voices of every row, and the clustering.
-            seconds += 0.3 + rows * (8e-6 * classes + 6e-7 * d) + 3e-5 * d * (sizes[i] - labels[i]) * (sizes[i] < rows)
+            seconds += 0.3 + rows * (4.5e-6 * classes + 3.4e-7 * d) + 3e-5 * d * (sizes[i] - labels[i]) * (sizes[i] < rows)
     # The columns of S by conjugate gradients: all labelled rows, all candidates.
     seconds += 4e-7 * n * sum(labels) * K
     seconds += method.xclp.spread.cpu_seconds(n, sum(labels), width) * K
