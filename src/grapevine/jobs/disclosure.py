@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
+LETTER, TAGGED = 110, 130  # bytes of a sealed seed for another party, and of a sum beside its numbers
 
 
 def entries(step: str, reply: dict, method: Method) -> list[dict[str, Any]]:
@@ -103,12 +104,12 @@ def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, bas
     per_party, minutes, memory = _estimate(parties, method, workers)
     if baselines:
         classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
-        sums = dict(step="gaussian.pool", field="share", bytes=32 * numbers(d, classes),
-                    reveals=MOMENTS)  # fmt: skip
+        sums = dict(step="gaussian.pool", field="share", bytes=TAGGED + 32 * numbers(d, classes), reveals=MOMENTS)
+        letters = dict(step="gaussian.meet", field="letters", bytes=LETTER * (len(parties) - 1), reveals=session.LETTERS)
         for party in parties:
             told = "a public key, class names"
             hello = dict(step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals=told)
-            per_party[party.name] += [hello, sums]
+            per_party[party.name] += [hello, letters, sums]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
     return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
                 learns=learns(method, len(parties), baselines), collusion=_collusion(method),
@@ -199,10 +200,12 @@ def _sums(group: Sequence[Party], party: Party, method: Label | Chorus, classes:
 
 def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: int) -> list[Entry]:
     """What goes into sums, and what goes before."""
-    pooled = (8 if method.dp else 32) * (3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code"))
+    pooled = TAGGED + (8 if method.dp else 32) * (
+        3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code")
+    )
     return [
         ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
-        ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
+        ("meet", "letters", LETTER * (len(group) - 1), session.LETTERS),
         ("pool", "share", pooled, str(method.reveals("pool", "share"))),
         ("receive", "hits", (3 + 2 * BINS * (not method.dp)) * 8 * len(method.xclp.grid) if method.expected else 0,
          str(method.reveals("receive", "hits"))),
@@ -218,7 +221,7 @@ def _sums_of_chorus(group: Sequence[Party], party: Party, method: Chorus, classe
     values = sum(len(c.values) for c in party.columns)
     return [
         ("keys", "offer", 250, session.OFFER),
-        ("meet", "letters", 120 * (len(group) - 1), session.LETTERS),
+        ("meet", "letters", LETTER * (len(group) - 1), session.LETTERS),
         ("names", "classes and values", 130 * (len(party.classes) + values), f"names: {sealed_names.REVEALS}"),
         ("go_on", "shares", song.bytes_of_sums(d, labels), together.SHARE),
     ]
