@@ -281,6 +281,12 @@ def test_a_proposal_takes_columns_and_classes_from_the_hosts_own_rows(tmp_path):
     assert (made.agreed.method, made.agreed.settings["rounds"], made.agreed.scale) == ("mp-ssfl", 3, "own")
     made, own = propose(tmp_path / "other", replace(said, server=None, schema=str(path)), LabelSettings(secure="psm"))
     assert own is None and made.agreed.features == COLUMNS and made.agreed.settings["secure"] == "psm"
+    assert made.agreed.settings["method"] == "chorus"
+    table = replace(said, server=None, schema=str(path))
+    made, _ = propose(tmp_path / "other", replace(table, method="xclp"), LabelSettings())
+    assert made.agreed.settings["method"] == "xclp" and type(made.agreed.made).__name__ == "Label"
+    with pytest.raises(Mistake, match="method is fedavg, which is not a known value: use chorus or xclp"):
+        propose(tmp_path / "other", replace(table, method="fedavg"), LabelSettings())
 
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")

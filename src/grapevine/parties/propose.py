@@ -15,7 +15,7 @@ from grapevine.data.columns import Layout, agree, numbers
 from grapevine.data.embed import DIMENSIONS
 from grapevine.jobs import clean, reading
 from grapevine.jobs.reading import Party
-from grapevine.jobs.settings import CleanSettings
+from grapevine.jobs.settings import CleanSettings, LabelSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import Host, Timeouts
 from grapevine.parties.rows import model_hash, read_rows
@@ -32,6 +32,8 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
     train = job.job == "train"
     if said.method and job.job == "clean":
         raise Mistake(f"--method does not apply to --job {job.job}: leave it out.")
+    if said.method and isinstance(job, LabelSettings):
+        job = replace(job, method=said.method)
     if said.scale == ("standard" if train else "own"):
         raise Mistake(f"--scale {said.scale} does not apply to --job {job.job}: use {'own' if train else 'standard'} or none.")
     layout, shape, embed = _form(said, bool(getattr(job, "impute", False)))
