@@ -98,15 +98,27 @@ def test_mp_ssfls_classifier_tells_a_party_a_little_of_the_servers_rows(digits):
     assert 0.5 < found["right"] < 0.75
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name, model", [("mp-ssfl", "linear"), ("fedanchor", "mlp")])
-def test_weights_tell_a_server_with_all_labels_of_a_clients_unlabelled_rows(digits, name, model):
+@pytest.fixture(scope="module")
+def of_server(digits):
+    """All labels are the server's; of the clients it wants the true classes of rows without labels."""
+    return digits.split(clients=48, labels="server:120", partition="dirichlet:0.3", seed=1)
+
+
+@pytest.mark.parametrize("name, settings, model", [("mp-ssfl", {}, "linear"), ("semifl", dict(threshold=0.5), "linear"),
+                                                   ("fedanchor", {}, "mlp")])  # fmt: skip
+def test_weights_tell_a_server_with_all_labels_of_a_clients_unlabelled_rows(of_server, name, settings, model):
     """By design: pseudo-labels leave traces as labels do. The figures stand in the threat model."""
-    split = digits.split(clients=48, labels="server:120", partition="dirichlet:0.3", seed=0)
-    t = Training(methods.find(name)(), split, VICTIMS, model, rounds=3)
-    classes = attacking.labels_of_round(t, 2)["client"]
+    t = Training(methods.find(name)(**settings), of_server, VICTIMS, model, rounds=3, seed=1)
+    last = len(t.seen) - 1
+    classes = attacking.labels_of_round(t, last)["client"]
     assert classes["right"] > classes["prior"] + 0.05
-    assert max(one["right"] for one in attacking.membership(t, 2).values()) > 0.65
+    assert max(one["right"] for one in attacking.membership(t, last).values()) > 0.65
+
+
+def test_fedcons_backbone_tells_it_no_more_than_guessing(of_server):
+    t = Training(methods.find("fedcon")(), of_server, VICTIMS, "mlp", rounds=3, seed=1)
+    for found in attacking.labels_of_round(t, len(t.seen) - 1).values():
+        assert found["right"] <= found["prior"] + MORE
 
 
 def test_clean_tells_the_server_nothing_of_a_partys_rows():
