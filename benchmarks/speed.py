@@ -219,7 +219,7 @@ def draw(panels: Panels) -> Figure:
         ax.set_yscale("log")
         ax.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}")
         ax.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        ax.yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" and few(ax) else "")
+        ax.yaxis.set_minor_formatter(lambda y, _, ax=ax: f"{y:g}" if f"{y:e}"[0] in "25" and few(ax) else "")
         ax.tick_params(which="both", labelsize=8, color=EDGE, labelcolor=SOFT, labelleft=True)
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(EDGE)
@@ -249,8 +249,8 @@ def label_scale(found: dict) -> str:
             "estimate, in seconds of two free cores.", markdown(head, rows)]  # fmt: skip
     if label_panels(found):
         text.append("![Log–log plot of CPU-seconds against rows of a party](label-scale.svg)")
-        text.append("A hundredth of the rows is labelled, at most 50 a party. The cryptography grows with the labels, up to 10,000 "
-                    "rows, and not with the rows.")  # fmt: skip
+        text.append("A hundredth of the rows is labelled, at most 50 a party. The cryptography grows with the labels, up to "
+                    "10,000 rows, and not with the rows.")  # fmt: skip
     return "\n\n".join(text)
 
 
