@@ -250,7 +250,8 @@ def listening() -> Iterator[dict[str, dict[str, np.ndarray]]]:
 
     def note(method: Chorus, client: Any, found: Any) -> dict:
         own, known = client.name, len(client.memory["told"]["y"])
-        heard[own] = {name: voice[known:].argmax(1) for name, voice in found.voices.items()}
+        classes = np.array([int(name) for name in client.memory["classes"].values()])
+        heard[own] = {name: classes[voice[known:].argmax(1)] for name, voice in found.voices.items()}
         return before(method, client, found)
 
     Chorus._sung = note  # type: ignore[method-assign]
@@ -265,9 +266,8 @@ def chorus(d: Deal, seed: int, **words: Any) -> dict[str, Any]:
     with listening() as heard:
         labels, result = job(d, seed, **{**dict(method="chorus", landmarks="all"), **words})
     seconds = time.process_time() - began
-    classes = np.array([int(c) for c in result.classes])
     truth = np.concatenate([y[~known] for y, known in zip(d.truth, d.known)])
-    voices = {name: np.concatenate([classes[heard[party.name][name]] for party in result]) for name in heard[result[0].name]}
+    voices = {name: np.concatenate([heard[party.name][name] for party in result]) for name in heard[result[0].name]}
     new = [~known for known in d.known]
     right = [(own == y)[n] for own, y, n in zip(labels, d.truth, new)]
     by_itself = [(np.asarray(party.others["alone"]) == y)[n] for party, y, n in zip(result, d.truth, new)]
