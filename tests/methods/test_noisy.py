@@ -12,8 +12,8 @@ import grapevine as gv
 from grapevine.core.errors import Mistake
 from grapevine.crypto import accountant
 from grapevine.jobs import privacy
-from grapevine.learn.voices import FOLDS
-from grapevine.methods import noisy, tune
+from grapevine.learn.voices import FOLDS, folds
+from grapevine.methods import chorus, noisy, tune
 from grapevine.methods.song import Singer
 
 pytest.importorskip("dp_accounting")
@@ -125,6 +125,19 @@ def test_noise_differs_from_run_to_run_whatever_the_seed(job):
     parties, result = job
     again = gv.label(parties, secure="plain", dp=10.0, seed=1)
     assert not np.array_equal(result.heads.scale.mean, again.heads.scale.mean)
+
+
+def test_a_labels_class_does_not_decide_which_other_labels_are_hidden(job, monkeypatch):
+    """Else one row would move others between folds, which the noise for one row does not cover."""
+    parties, _ = job
+    changed = [(X, [(c + 1) % 3 if c >= 0 and i < 5 else c for i, c in enumerate(y)]) for X, y in parties]
+    dealt: list[list[np.ndarray]] = []
+    for given in (parties, changed):
+        found: list[np.ndarray] = []
+        monkeypatch.setattr(chorus, "folds", lambda y, draw, found=found: found.append(folds(y, draw)) or found[-1])
+        gv.label(given, secure="plain", dp=10.0, seed=1, workers=1)
+        dealt.append(found)
+    assert all(np.array_equal(a, b) for a, b in zip(*dealt, strict=True)) and len(dealt[0]) == len(parties)
 
 
 def test_the_plan_states_unit_epsilon_delta_and_what_is_outside(job):

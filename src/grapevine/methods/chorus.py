@@ -128,7 +128,8 @@ class Chorus(InGroups):
             self._note(client, len(found), parties)
             y = noise.randomised_response(y, len(found), self.epsilon)
         draw = np.random.default_rng(client.seed_of("folds"))
-        client.memory["told"] = dict(y=y, fold=folds(y, draw))
+        # With noise on the sums, which labels are hidden must not depend on what other labels are.
+        client.memory["told"] = dict(y=y, fold=folds(np.zeros_like(y) if self.dp else y, draw))
         return self._advance(client, "tune", None, 0, parties)
 
     def _note(self, client: Client, classes: int, parties: Iterable[str]) -> None:
