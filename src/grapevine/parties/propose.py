@@ -11,7 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.data import tables
-from grapevine.data.columns import Layout, agree, numbers
+from grapevine.data.columns import RARE, Layout, agree, numbers
 from grapevine.data.embed import DIMENSIONS
 from grapevine.jobs import clean, reading
 from grapevine.jobs.reading import Party
@@ -90,7 +90,8 @@ def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], st
 
 
 def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
-    """Layout and shape of the rows as they are read. The values of a category are those of the host's table."""
+    """Layout and shape of the rows as they are read. The values of a category are those of the host's table: all of a schema, which
+    may be made up, and of its own rows those that are not rare."""
     if said.shape:
         return Layout(), _numbers(said.shape)
     like = said.schema or said.server
@@ -100,7 +101,7 @@ def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
     told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder,
                          categories=said.categories, missing=said.missing, decimal=said.decimal)  # fmt: skip
     ((read,), _) = reading.read(told, [like], encode=False)
-    layout = agree([(read.x, read.columns)], impute) if read.columns else Layout()
+    layout = agree([(read.x, read.columns)], impute, 1 if said.schema else RARE) if read.columns else Layout()
     return layout, (len(layout.names),) if read.columns else tuple(read.x.shape[1:])
 
 
