@@ -90,8 +90,8 @@ def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], st
 
 
 def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
-    """Layout and shape of the rows as they are read. The values of a category are those of the host's table: all of a schema, which
-    may be made up, and of its own rows those that are not rare."""
+    """Layout and shape of the rows as they are read. The values of a category are those of the host's table: of a schema,
+    which may be made up, all; of its own rows those that are not rare."""
     if said.shape:
         return Layout(), _numbers(said.shape)
     like = said.schema or said.server
