@@ -137,9 +137,9 @@ class Node:
         path, asked = self.folder / "node.txt", ActivateNodeRequest(public_key=self.public, heartbeat_interval=HEARTBEAT)
         try:
             if path.exists():
-                self._call(self.fleet.DeactivateNode, DeactivateNodeRequest(node_id=int(path.read_text())))
-        except Dropped:
-            pass  # it was not taken for alive
+                self.fleet.DeactivateNode(DeactivateNodeRequest(node_id=int(path.read_text())))
+        except (httpx.HTTPError, SystemExit):
+            pass  # it was not taken for alive; a SuperLink that is new does not know the number and answers with 401
         for _ in range(int(3 * HEARTBEAT)):
             try:
                 self.number = Number(node_id=self._call(self.fleet.ActivateNode, asked).node_id)
