@@ -83,8 +83,9 @@ class Machines:
         """Remember every process of this federation."""
         for started in self.started.values():
             for pid in [started.pid, *processes.children(started.pid)] if started.poll() is None else []:
-                if pid not in self.family and psutil.pid_exists(pid):
-                    self.family[pid] = psutil.Process(pid)
+                if pid not in self.family:
+                    with suppress(psutil.NoSuchProcess):  # it may end between the two
+                        self.family[pid] = psutil.Process(pid)
 
     def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> None:
         self.started[name] = processes.start([*RUN, *words], {**os.environ, **(env or {})}, self.folder / f"{name}.txt")
