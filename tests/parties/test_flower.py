@@ -169,6 +169,19 @@ def test_a_request_that_the_superlink_gave_up_is_sent_again(net):
     assert grid.pushed == 2
 
 
+def test_large_requests_are_sent_a_few_at_a_time_and_refused_ones_not_again_at_once(net, monkeypatch):
+    class Large(MemoryGrid):
+        sent: list[int] = []
+
+        def push_messages(self, messages):
+            self.sent.append(len(messages))
+            return []  # as Flower's grid does with requests over its limit
+
+    monkeypatch.setattr(flower, "AT_ONCE", 1)
+    assert transport(Large(net), timeout=1.5).exchange("train", asked(net), 0) == {}
+    assert Large.sent[:3] == [1, 1, 1] and sum(Large.sent) == 3
+
+
 def test_a_party_writes_down_what_leaves_it(net):
     replies = transport(MemoryGrid(net)).exchange("train", {"party-01": train_request(net)}, 0)
     lines = [json.loads(line) for line in (net.folder / "party-01" / "disclosure.jsonl").read_text().splitlines()]

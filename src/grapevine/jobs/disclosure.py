@@ -200,9 +200,8 @@ def _sums(group: Sequence[Party], party: Party, method: Label | Chorus, classes:
 
 def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: int) -> list[Entry]:
     """What goes into sums, and what goes before."""
-    pooled = TAGGED + (8 if method.dp else 32) * (
-        3 * party.x.shape[1] * (method.needs_moments) + classes * (method.xclp.preset == "code")
-    )
+    values = 3 * party.x.shape[1] * method.needs_moments + classes * (method.xclp.preset == "code")
+    pooled = TAGGED + (8 if method.dp else 32) * values if values else 0
     return [
         ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
         ("meet", "letters", LETTER * (len(group) - 1), session.LETTERS),

@@ -47,6 +47,7 @@ SIMULATED_TIMEOUT = 24 * 3600.0  # in a simulation a lost step stops the run
 POLL = 0.1  # seconds between two looks for replies at first; it grows with the wait, to POLL_MOST
 POLL_MOST = 1.0
 THREADS = 16  # that fetch replies
+AT_ONCE = 2**25  # bytes of requests that are in memory beside their contents, and sent together
 AGAIN = 30.0  # seconds until a party that says nothing is asked again; twice as many each time
 WAIT = 300.0  # seconds for the nodes to come online
 # A reply is announced before all its parts have arrived. Flower would look for the others after a whole second.
@@ -183,7 +184,8 @@ class _Asking:
         if not due or now - self.looked < POLL:
             return
         self.looked, online = now, self.carrier.online()
-        messages = {}
+        messages: dict[Id, Message] = {}
+        size = 0
         for id in due:
             if id not in online and self.carrier.can_spare(id):
                 self._once(id, f"{id} is still not online, so step {self.step} continues without it.")
@@ -193,26 +195,29 @@ class _Asking:
                 self._once(id, f"{id} is not online, so step {self.step} waits for it.")
                 self.due[id] = now + POLL_MOST
                 continue
+            data = wire.encode(self.contents[id])
             # After `ttl` seconds the SuperLink delivers neither the request nor its reply.
-            messages[id] = Message(
-                pack(self.contents[id]), online[id], "query.step", ttl=max(1.0, self.until - now), group_id=str(self.round)
-            )
-        names = self._push(messages, now)
-        for first in range(min(THREADS, len(names))):
-            threading.Thread(target=self._fetch, args=(names[first::THREADS],), daemon=True).start()
+            ttl = max(1.0, self.until - now)
+            messages[id] = Message(node.pack(data), online[id], "query.step", ttl=ttl, group_id=str(self.round))
+            size += len(data)
+            if size > AT_ONCE:
+                self._push(messages, now)
+                messages, size = {}, 0
+        self._push(messages, now)
 
-    def _push(self, messages: dict[Id, Message], now: float) -> list[str]:
-        """Flower's ids of the requests that were sent."""
+    def _push(self, messages: dict[Id, Message], now: float) -> None:
+        """Send these requests in one call, and look for their replies."""
         try:
-            pushed = dict(zip(messages, self.carrier.grid.push_messages(list(messages.values()))))
+            pushed = list(self.carrier.grid.push_messages(list(messages.values())))
         except ObjectPushError:  # this machine stood still in the middle of sending, and the SuperLink gave it up
             self.due.update(dict.fromkeys(messages, now + POLL_MOST))
-            return []
-        for id, name in pushed.items():
-            if name:
-                self.sent[name] = id
+            return
+        for id in messages:  # also of one that was not accepted
             self.due[id], self.pause[id] = now + self.pause[id], 2 * self.pause[id]
-        return [name for name in pushed.values() if name]
+        self.sent.update({name: id for id, name in zip(messages, pushed) if name})
+        names = [name for name in pushed if name]
+        for first in range(min(THREADS, len(names))):
+            threading.Thread(target=self._fetch, args=(names[first::THREADS],), daemon=True).start()
 
     def _take(self, replies: dict[Id, dict]) -> None:
         next_time = min([self.until, *self.due.values()])

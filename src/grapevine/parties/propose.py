@@ -11,7 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.data import tables
-from grapevine.data.columns import RARE, Layout, agree, numbers
+from grapevine.data.columns import CATEGORY, RARE, Layout, agree, numbers
 from grapevine.data.embed import DIMENSIONS
 from grapevine.jobs import clean, reading
 from grapevine.jobs.reading import Party
@@ -90,8 +90,8 @@ def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], st
 
 
 def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
-    """Layout and shape of the rows as they are read. The values of a category are those of the host's table: of a schema,
-    which may be made up, all; of its own rows those that are not rare."""
+    """Layout and shape of the rows as they are read. The values of a category are those of the host's table that are not
+    rare. Of a schema of a few made-up lines none would be left, so it is refused."""
     if said.shape:
         return Layout(), _numbers(said.shape)
     like = said.schema or said.server
@@ -101,7 +101,11 @@ def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
     told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder,
                          categories=said.categories, missing=said.missing, decimal=said.decimal)  # fmt: skip
     ((read,), _) = reading.read(told, [like], encode=False)
-    layout = agree([(read.x, read.columns)], impute, 1 if said.schema else RARE) if read.columns else Layout()
+    text = [column.name for column in read.columns if column.kind == CATEGORY]
+    if said.schema and text and len(read.x) < RARE:
+        raise Mistake(f"{like} has {len(read.x)} lines, and column '{text[0]}' is text: its values are agreed on from this table, "
+                      f"so write each value that matters on {RARE} lines, or name the other columns with --features.")  # fmt: skip
+    layout = agree([(read.x, read.columns)], impute) if read.columns else Layout()
     return layout, (len(layout.names),) if read.columns else tuple(read.x.shape[1:])
 
 
