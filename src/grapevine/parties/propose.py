@@ -103,8 +103,8 @@ def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
     ((read,), _) = reading.read(told, [like], encode=False)
     text = [column.name for column in read.columns if column.kind == CATEGORY]
     if said.schema and text and len(read.x) < RARE:
-        raise Mistake(f"{like} has {len(read.x)} lines, and column '{text[0]}' is text: its values are agreed on from this table, "
-                      f"so write each value that matters on {RARE} lines, or name the other columns with --features.")  # fmt: skip
+        raise Mistake(f"{like} has {len(read.x)} lines, and column '{text[0]}' is text: its values are agreed on from here, "
+                      f"so write each value that matters on {RARE} lines, or name the others with --features.")  # fmt: skip
     layout = agree([(read.x, read.columns)], impute) if read.columns else Layout()
     return layout, (len(layout.names),) if read.columns else tuple(read.x.shape[1:])
 
