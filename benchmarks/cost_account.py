@@ -127,22 +127,22 @@ class Meters(Transport):
         return replies
 
 
-def rows(n: int, known: bool, seed: int) -> Rows:
-    """Noise, in classes that come in turn."""
+def rows(n: int, known: int, seed: int) -> tuple[Rows, Rows]:
+    """Noise, in classes that come in turn: the first `known` rows with their label and the others without, all of one array."""
     x = torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     half = torch.full((SHAPE[0], 1, 1), 0.5)
-    y = torch.arange(n) % CLASSES if known else torch.full((n,), -1)
-    return Rows(x, torch.arange(n), y, Scale(1 / 255, half, half))
+    scale, at = Scale(1 / 255, half, half), torch.arange(n)
+    return Rows(x, at[:known], at[:known] % CLASSES, scale), Rows(x, at[known:], torch.full((n - known,), -1), scale)
 
 
 def holdings(method: Method, labelled: int, unlabelled: int, seed: int) -> ClientData:
     """What a client holds where this method takes labels; for the upper bound and for cleaning, all rows are labelled."""
-    names = tuple(f"class {c}" for c in range(CLASSES))
+    names, n = tuple(f"class {c}" for c in range(CLASSES)), labelled + unlabelled
     if method.reveal or method.name in ("mp-ssfl", "rds", "tuor"):
-        labelled, unlabelled = labelled + unlabelled, 0
+        labelled = n
     elif "clients" not in method.takes:
-        labelled, unlabelled = 0, labelled + unlabelled
-    return ClientData(rows(labelled, True, seed), rows(unlabelled, False, seed + 1), rows(1, True, 0), names)
+        labelled = 0
+    return ClientData(*rows(n, labelled, seed), rows(1, 1, 0)[0], names)
 
 
 def measure(name: str, model: str, size: tuple[int, int], real: bool, seed: int = 0) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def measure(name: str, model: str, size: tuple[int, int], real: bool, seed: int 
     early = name in ("protofssl", "fedmatch")  # of the others every round is alike
     simulation = Simulation(method, few if early else few | full, source, seed)
     meters = Meters(simulation)
-    at_server = None if "clients" in method.takes and not method.reveal else rows(size[0], True, 77)
+    at_server = None if "clients" in method.takes and not method.reveal else rows(size[0], size[0], 77)[0]
     server = Server(method, range(3), meters, source, full[0].classes, seed, per_round=3, rounds=2, data=at_server)
     method.check(server)
     state = method.setup(server)

@@ -8,11 +8,11 @@ state_of_the_art.json beside itself and the table of docs/state-of-the-art.md af
 all seeds, then label, then train, then the others, all settings with the first seed before any with the second.
 
 All methods have the same rounds, clients and local epochs, the same batches and the same passes at the server (`BUDGET`, for the
-fields that a method has). A method's learning rate is the best on validation of four (a third of its default, the default, three
-and ten times it), tried for a third of the rounds with a seed that is not used again, where labels are at the clients i.i.d. and
-where 50 are at the server; their other fields are the defaults. One-shot heads have one round. Label, then train is `grapevine
-label` with its defaults, then FedAvg on what it left, with FedAvg's rate; for images it labels by the features of the pretrained
-network, which no other line of that table has. Distances are in the clear there and in `xclp`, which changes no label.
+fields that a method has). A line's learning rate is the best on validation of four (a third of its default, the default, three
+and ten times it), tried in each setting for a third of the rounds with a seed that is not used again; other fields are the
+defaults. One-shot heads have one round and no rate. Label, then train is `grapevine label` with its defaults, then FedAvg on what
+it left, with a rate of its own; for images it labels by the features of the pretrained network, which no other line of that table
+has. Distances are in the clear there and in `xclp`, which changes no label.
 """
 
 from __future__ import annotations
@@ -135,14 +135,11 @@ def rate(space: Space, place: str, line: str, folder: Path, quick: bool) -> floa
     usual = next((f.default for f in parameters(cls) if f.name == "lr"), None)
     if usual is None or quick:
         return usual
-    where = PLACES[place][0] if line != LABELLED else "clients"
-    first = next(name for name, (at, _) in PLACES.items() if at == where)
-    short, name = replace(space, rounds=space.rounds // SHARE_OF_ROUNDS), cls.name
-    found = {}
+    short, found = replace(space, rounds=space.rounds // SHARE_OF_ROUNDS), {}
     for times in TIMES:
         lr = float(f"{usual * times:.2g}")
-        path = folder / space.name / f"trials-{where}" / f"{name}-{lr:g}.json"
-        found[lr] = kept(path, partial(run, short, first, name, TRIAL_SEED, lr, quick)).get("validation", 0.0)
+        path = folder / space.name / place.replace(" ", "-") / "trials" / f"{line.replace(' ', '-')}-{lr:g}.json"
+        found[lr] = kept(path, partial(run, short, place, line, TRIAL_SEED, lr, quick)).get("validation", 0.0)
     return max(found, key=lambda lr: found[lr])
 
 
@@ -208,8 +205,8 @@ def words(result: dict[str, Any]) -> str:
 that was best on validation; mean and standard deviation over {seeds} seeds, or one where only one has run. MB up and down and
 processor seconds are those of a run with its evaluations, the mean over the columns. Where a method has the field, it has
 {budget}.
-Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once for a
-third of the rounds; other fields are the defaults.
+Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
+setting for a third of the rounds; other fields are the defaults.
 
 {missing(result)}Measured by `python benchmarks/state_of_the_art.py` on {m["cpu"]}, {m["cores"]} cores, {m["date"]}."""
 

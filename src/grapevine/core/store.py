@@ -20,10 +20,12 @@ class RamStore:
 
     def __init__(self) -> None:
         self._objects: dict[str, bytes] = {}
+        self.kept = self.added = 0  # bytes that were held after keep_only, and that were put since
 
     def put(self, data: bytes) -> str:
         name = wire.digest(data)
         self._objects[name] = data
+        self.added += len(data)
         return name
 
     def get(self, name: str) -> bytes:
@@ -32,6 +34,7 @@ class RamStore:
     def keep_only(self, names: Iterable[str]) -> None:
         wanted = set(names)
         self._objects = {name: data for name, data in self._objects.items() if name in wanted}
+        self.kept, self.added = sum(map(len, self._objects.values())), 0
 
 
 class FileStore:

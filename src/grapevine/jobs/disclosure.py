@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 HOUR = 60  # minutes
 WORKING = dict(mlwe=150, ot=190)  # MB that one party's computation takes beside its messages; others little
+KEPT = 350_000  # bytes that stay of a party until the job ends, beside its rows: what it sent and released, its labels and heads
 LETTER, TAGGED = 110, 130  # bytes of a sealed seed for another party, and of a sum beside its numbers
 
 
@@ -133,7 +134,8 @@ def _estimate(parties: Sequence[Party], method: Label | Chorus, workers: int) ->
         per_party.update(lines)
         seconds, largest = seconds + cost, max(largest, memory)
     working = workers * WORKING.get(method.xclp.hamming.name, 20) * 2**20
-    return {party.name: per_party[party.name] for party in parties}, seconds / workers / 60, largest + working
+    kept = sum(KEPT + party.x.nbytes for party in parties)
+    return {party.name: per_party[party.name] for party in parties}, seconds / workers / 60, largest + working + kept
 
 
 def _advice(parties: Sequence[Party], method: Label | Chorus, workers: int, minutes: float) -> str:
@@ -180,7 +182,7 @@ def _group(group: Sequence[Party], method: Label | Chorus, classes: int) -> tupl
         held += once + between + 4.0 * sizes[i] ** 2 + 12.0 * n * labels[i] * K + 16.0 * n * width * K
         if isinstance(method, Chorus):
             rows, d = party.x.shape
-            held += rows * (40.0 * width + 8 * d)
+            held += rows * 40.0 * width
             # At home: the exchanges and the own model, the voices of every row, and the clustering.
             seconds += 0.3 + rows * (4.5e-6 * classes + 3.4e-7 * d) + 3e-5 * d * (sizes[i] - labels[i]) * (sizes[i] < rows)
     # The columns of S by conjugate gradients: all labelled rows, all candidates.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from grapevine.core import ModelSource
 
 UNKNOWN = -1  # the class of a row whose truth nobody knows
-FORGET = 10  # answers of a client, after which it is time to forget
+FORGET = 32 << 20  # bytes that clients put into a store in memory, before what they do not hold any more is thrown away
 T = TypeVar("T")
 
 
@@ -137,8 +137,8 @@ class Simulation(Transport):
         if mode not in ("fast", "strict"):
             raise ValueError(f"mode is 'fast' or 'strict', not '{mode}'")
         self.method, self.data, self.models, self.seed, self.mode = method, data, models, seed, mode
-        self.store, self._own = store or RamStore(), store is None
-        self._answered = 0  # since what no client holds any more was forgotten
+        self._own = RamStore()
+        self.store: Store = store or self._own
         self.manifests: dict[Id, dict[str, str]] = {}
         self.flops = 0
         self.judged: dict[str, dict[str, int]] = {}  # by head: rows, labels used, of these right
@@ -190,15 +190,13 @@ class Simulation(Transport):
         for id, copies in zip(requests, answers):
             if copies:
                 replies.setdefault(id, copies[0])
-        self._forget(len(replies))
+        self._forget()
         return replies
 
-    def _forget(self, answered: int) -> None:
+    def _forget(self) -> None:
         """Now and then, what clients do not hold any more. Only in a store of our own: nobody else has anything there."""
-        self._answered += answered
-        if self._own and self._answered >= FORGET * len(self.manifests):
-            self._answered = 0
-            self.store.keep_only(name for entries in self.manifests.values() for name in entries.values())
+        if self._own.added > max(FORGET, self._own.kept):
+            self._own.keep_only(name for entries in self.manifests.values() for name in entries.values())
 
     def gather(self, step: str, requests: dict[Id, dict], round: int, into: Inbox) -> None:
         """Pass a reply on where its step ran, and free it. A second reply to the same request is discarded."""
@@ -210,6 +208,7 @@ class Simulation(Transport):
         with self._blas.limit(limits=1):
             self.map(deliver, requests)
         self._done = 0
+        self._forget()
 
     def _deliver(self, step: str, id: Id, payload: dict, round: int, clients: int) -> list[dict]:
         replies = self._answer(step, id, payload, round)
