@@ -430,6 +430,27 @@ def test_a_missing_bound_is_explained(tmp_path):
     assert [words.split(",")[0] for words in told("all", ["fedprox"])] == ["every row is labelled", "all labels are true"]
 
 
+def test_partly_labelled_data_of_ones_own_has_the_bounds_that_can_be_run(tmp_path):
+    """A table with 40 of 100 labels was called fully labelled, and fedavg and supervised were left out."""
+    lines = [f"{i % 7 - 3},{'ab'[i % 7 > 3] if i < 40 else ''}" for i in range(100)]
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["height,label", *lines]))
+
+    def cell(labels, asked="fedsem"):
+        return begun(tmp_path / labels[:3], [asked], data=str(own), labels=labels, seeds=1, validation=0).data["cells"][0]
+
+    every, some = cell("all"), cell("clients:16")
+    assert every["labelled"] == 32 and every["unlabelled"] == 60 and some["labelled"] == 16
+    assert {line["label"]: line["bound"] for line in every["lines"]} == dict(
+        alone="each client alone", fedavg="labelled rows only", fedsem=None
+    )
+    assert every["no_bounds"] == ["the class of 60 unlabelled rows is unknown, so the upper bound (supervised) cannot be run: "
+                                  "it would see no more labels than fedavg"]  # fmt: skip
+    assert some["lines"][-1]["bound"] == "all known labels" and some["no_bounds"] == [
+        "the class of 60 unlabelled rows is unknown, so the upper bound (supervised) trains only on the rows whose class is known"
+    ]
+
+
 def test_one_budget_is_for_all_that_have_the_field_and_what_differs_is_said(tmp_path):
     going = begun(tmp_path / "c", ["fedsem", "xclp:epochs=2"], budget=dict(epochs=3, schedule="cosine", weight_decay=0.01))
     lines = {line["label"]: line for line in going.data["cells"][0]["lines"]}

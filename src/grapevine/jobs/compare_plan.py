@@ -12,7 +12,7 @@ from typing import Any
 
 from grapevine.core import Method, SubProtocol, parameters, with_settings
 from grapevine.core.errors import Mistake
-from grapevine.data.labels import parse_flip
+from grapevine.core.words import many
 from grapevine.jobs import compare_budget
 from grapevine.jobs.compare_processes import Job
 from grapevine.jobs.settings import CompareSettings, DataSettings
@@ -157,7 +157,14 @@ class Held:
     clients: int
     labelled: int
     unlabelled: int
+    unknown: int  # rows of the unlabelled whose class nobody knows, as in partly labelled data of one's own
+    wrong: int  # labelled rows with a wrong label, and foreign rows
     server: int
+
+    @property
+    def upper(self) -> bool:
+        """Whether the upper bound has labels that a method has not, or those of both places."""
+        return self.unlabelled - self.unknown + self.wrong > 0 or self.where == "both"
 
     @property
     def where(self) -> str:
@@ -168,7 +175,9 @@ class Held:
         held = json.loads(path.read_text(encoding="utf-8"))
         labelled, unlabelled = (sum(len(part[name]) for part in held["clients"]) for name in ("labelled", "unlabelled"))
         server = len(held["server"]["labelled"]) if held["server"] else 0
-        return cls(path, held["hash"], held["settings"], len(held["clients"]), labelled, unlabelled, server)
+        unknown = sum(line["rows"] - sum(line["classes"]) - line["irrelevant"] for line in held["table"])
+        wrong = sum(line["flipped"] + line["irrelevant"] for line in held["table"])
+        return cls(path, held["hash"], held["settings"], len(held["clients"]), labelled, unlabelled, unknown, wrong, server)
 
 
 def make_splits(folder: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> dict[tuple[int, int], Held]:
@@ -188,14 +197,12 @@ def make_splits(folder: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> di
 
 def lines(entries: Sequence[Entry], split: Held, bounds: bool) -> list[Entry]:
     """The lines of a cell's table: lower bounds, the methods asked for that can use its labels, the upper bound."""
-    alike = split.settings["labels"] == "all"  # then plain averaging is no bound but a method
-    true_labels = alike and not parse_flip(split.settings["flip"]).share and not split.settings["irrelevant"]
     lower = {"alone": "each client alone"} if split.where != "server" else {}
     if split.where != "clients":
         lower["server-only"] = "the server alone"
-    if split.where != "server" and not alike:
+    if split.where == "both" or split.where == "clients" and split.unlabelled:  # with all labels, plain averaging is no bound but a method
         lower["fedavg"] = "labelled rows only"
-    upper = {} if true_labels else {"supervised": "all true labels"}
+    upper = {"supervised": f"all {'known' if split.unknown else 'true'} labels"} if split.upper else {}
     asked = [replace(e, bound=(lower | upper).get(e.label)) for e in entries if e.method.reveal or split.where in e.method.takes]
     named = {e.label for e in asked}
     added = [Entry(name, name, {}, why) for name, why in (lower | upper).items() if bounds and name not in named]
@@ -209,10 +216,14 @@ def missing_bounds(split: Held, bounds: bool) -> list[str]:
         return ["no bound was asked for"]
     told = []
     if split.where == "server":
-        told.append("no client has labels, so there are no lower bounds")
-    elif split.settings["labels"] == "all":
+        told.append("no client has labels, so alone and fedavg cannot be run and server-only is the lower bound")
+    elif split.where == "clients" and not split.unlabelled:
         told.append("every row is labelled, so plain averaging (fedavg) is a method, not a bound")
-    if split.settings["labels"] == "all" and not parse_flip(split.settings["flip"]).share and not split.settings["irrelevant"]:
+    if split.unknown:
+        rows = f"the class of {many(split.unknown, 'unlabelled row')} is unknown"
+        told.append(f"{rows}, so the upper bound (supervised) trains only on the rows whose class is known" if split.upper else
+                    f"{rows}, so the upper bound (supervised) cannot be run: it would see no more labels than fedavg")  # fmt: skip
+    elif not split.upper:
         told.append("all labels are true, so there is no upper bound")
     return told
 
