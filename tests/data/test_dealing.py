@@ -270,8 +270,8 @@ def test_guards_of_other_data():
         split(toy(600), 5, irrelevant="grey:0.01", foreign=images(40, (1, 6, 6), "grey"))
     with pytest.raises(Mistake, match="no labelled row"):
         split(toy(0, unknown=50), 5)
-    with pytest.raises(Mistake, match="second class"):
-        split(toy(50, classes=1), 5, flip=0.5)
+    with pytest.raises(Mistake, match="every label of toy is 'c0', so there is nothing to learn: label rows of another class"):
+        split(toy(50, classes=1), 5)
 
 
 # Real data

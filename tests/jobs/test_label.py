@@ -504,6 +504,9 @@ def test_warnings():
     assert any("'Melanoma' and 'melanoma' are treated as different" in note for note in notes)
     only = [(X, np.where(y >= 0, 0, -1), t) for X, y, t in parties]
     assert any("every label is '0'" in note for note in label(only).warnings)
+    for method in ("chorus", "xclp"):  # it was "expected 100 %, alone 0 %"
+        made = label(only, method=method)
+        assert made.expected is None and made.recall == {} and all(party.verdict is None for party in made)
     assert any("all are neighbours" in note for note in label(parties, neighbours=100).warnings)
 
 

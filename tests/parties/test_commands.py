@@ -36,7 +36,7 @@ def test_the_doctor_finds_all_in_order(host, tmp_path, monkeypatch):
     assert list(wrong) == ["policy"] and "there is none" in wrong["policy"]
     assert list(found) == ["Python", "Flower", "memory", "disk", "invitation", "host", "settings", "clock", "version",
                            "data", "policy"]  # fmt: skip
-    assert "30 rows of 4" in found["data"].sentence
+    assert "30 rows with 4 features" in found["data"].sentence
     assert host.registry.roster() == {}
 
 
@@ -51,6 +51,12 @@ def test_the_doctor_names_what_is_wrong_and_goes_on_where_it_can(host, tmp_path)
     found = findings(replace(token, secret=bytes(16)).text())
     assert found["host"].good and "not a valid invitation" in found["settings"].sentence
     assert findings("nonsense")["invitation"].good is False
+
+
+def test_the_doctor_says_that_all_labels_are_of_one_class(tmp_path):
+    (tmp_path / "n.csv").write_text("\n".join(["a,b,kind", *(f"{i},{i * i},{'yes' if i % 3 else ''}" for i in range(30))]))
+    told = findings(None, Source(str(tmp_path / "n.csv"), "kind"))["data"].sentence
+    assert told.startswith("30 rows with 2 features, 20 labelled, all of them 'yes': check that other parties have another class")
 
 
 def run(*words: str):

@@ -148,6 +148,7 @@ def settings_of(given: dict[str, Any]) -> tuple[HostSettings, Settings]:
 def run_host(folder: Path) -> None:
     from grapevine import report
     from grapevine.core.words import percent
+    from grapevine.jobs.expected import why_unknown
     from grapevine.parties.host import host as run
 
     with HostTable() as table:
@@ -162,11 +163,8 @@ def run_host(folder: Path) -> None:
         click.echo(f"Accuracy on the parties' held-out labels, after round {result['best_round']} of {result['rounds']}: {told}.")
     elif result["job"] == "label":
         expected = result["expected"]
-        told = (
-            f"{percent(expected['accuracy'])} (of {expected['n']} hidden labels)"
-            if expected
-            else "unknown, because there are too few labels"
-        )
+        told = f"{percent(expected['accuracy'])} (of {expected['n']} hidden labels)" if expected else \
+            f"unknown, {why_unknown(result['data']['classes'])}"  # fmt: skip
         click.echo(f"{len(result['labelled'])} parties have labels. Expected accuracy: {told}.")
     else:
         expected = result["expected"]

@@ -130,6 +130,8 @@ OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row
 
 def show_labels(result: Any, folder: Path) -> None:
     """The end of a label job: in words first, then party by party."""
+    from grapevine.jobs.expected import why_unknown
+
     s, measured = result.settings, result.accuracy is not None
     say_notes(result.warnings)
     e = result.expected
@@ -138,7 +140,7 @@ def show_labels(result: Any, folder: Path) -> None:
         say(f"Expected accuracy: {percent(e['accuracy'])} ({between}): we hid {e['n']} known labels and recovered that share of "
             f"them. Each party alone recovers {percent(e['alone'])}.")  # fmt: skip
     else:
-        say("Expected accuracy: not known, since too few labels could be hidden.")
+        say(f"Expected accuracy: unknown, {why_unknown(result.classes)}.")
     if measured:
         compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
         say("; ".join([f"Measured against the truth, together: {percent(result.accuracy)}", *compared]) + ".")
@@ -169,7 +171,7 @@ def _show_trust(result: Any) -> None:
     elif result.recall:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
         show_grid("By class", ["class", "hidden labels", "recovered", "rows that get it"], rows, "classes")
-    if result.settings.method == "chorus":
+    if result.settings.method == "chorus" and len(result.classes) > 1:
         say(*(verdict_words(p.name, p.verdict) for p in list(result)[:MOST]))
 
 

@@ -84,10 +84,11 @@ def split(
 
 def _check(dataset: Dataset, setting: LabelSetting, clients: int | None, wrong: Flip, validation: float) -> None:
     classes, flip = len(dataset.classes), wrong.share
+    if classes < 2:
+        raise Mistake(f"every label of {dataset.name} is {dataset.classes[0]!r}, so there is nothing to learn: label rows of "
+                      "another class too, or name the right column with --label.")  # fmt: skip
     if clients is not None and clients < 1:
         raise Mistake(f"--clients {clients}: there must be at least 1 client.")
-    if flip and classes < 2:
-        raise Mistake(f"--flip {flip} needs a second class to flip to, and {dataset.name} has {classes}; leave it out.")
     if flip and not setting.at_clients:
         raise Mistake(f"--flip {flip} acts on the clients' labels and --labels gives them none; add a part like clients:1000.")
     if not 0 <= validation < 1:

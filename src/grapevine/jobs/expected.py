@@ -19,8 +19,9 @@ def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The estimate over all groups of parties, each with the counts that its method summed."""
-    known = [group["expected"] for group in groups if group.get("expected")]
+    """The estimate over all groups of parties, each with the counts that its method summed. Where there is one class, nothing
+    could have been wrong, and there is none."""
+    known = [group["expected"] for group in groups if group.get("expected") and _several(group)]
     n = sum(e["n"] for e in known)
     if not n:
         return None
@@ -44,12 +45,22 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     return out
 
 
+def _several(group: Mapping[str, Any]) -> bool:
+    """Whether a group has two classes or more: their number, or their names by number."""
+    return (group["classes"] if isinstance(group["classes"], int) else len(group["classes"])) > 1
+
+
+def why_unknown(classes: Sequence[Any]) -> str:
+    """Why there is no estimate."""
+    return "because too few labels could be hidden" if len(classes) > 1 else "because all labels are of one class"
+
+
 def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
     """For each class by name: hidden labels, how many were recovered, how often it was guessed for hidden ones, and how many
     rows get it."""
     out: dict[str, dict[str, float]] = {}
     for group, names in zip(groups, classes):
-        e = group.get("expected") or {}
+        e = group.get("expected") or {} if _several(group) else {}
         for i, name in enumerate(names if "of" in e else ()):
             line = out.setdefault(name, dict(n=0.0, found=0.0, guessed=0.0, given=0.0))
             for key, source in (("n", "of"), ("found", "found"), ("guessed", "guessed"), ("given", "given")):

@@ -48,7 +48,7 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
     return PartyLabels(
         party.name, party.ids, labels, np.where(known, 1.0, confidence), columns, party.labels, proposed, abstained,
         int(result["blank"].sum()), others=by, disclosure=disclosure, least=float(least),
-        verdict=result.get("verdict"), ledger=ledger, **_measured(party, labels, by),
+        verdict=result.get("verdict") if len(names) > 1 else None, ledger=ledger, **_measured(party, labels, by),
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
+from grapevine.core.words import many
 from grapevine.jobs import reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
@@ -140,8 +141,12 @@ def _table(source: Source) -> str:
 
 
 def _told(rows: Party) -> str:
-    known, shape = sum(name is not None for name in rows.labels), "×".join(map(str, rows.x.shape[1:]))
-    return f"{len(rows.ids)} rows of {shape}, {known} labelled, classes {', '.join(rows.classes)}"
+    n, shape = len(rows.ids), rows.x.shape[1:]
+    told = f"{many(n, 'image')} of {shape[2]}×{shape[1]} pixels" if rows.image else f"{many(n, 'row')} with {many(shape[0], 'feature')}"
+    told += f", {sum(name is not None for name in rows.labels)} labelled"
+    if len(rows.classes) == 1:
+        return f"{told}, all of them {rows.classes[0]!r}: check that other parties have another class"
+    return f"{told}, classes {', '.join(rows.classes)}" if rows.classes else told
 
 
 # ---------------------------------------------------------------- the host
