@@ -311,7 +311,7 @@ def spoil_folder(folder):
         (spoil_labels, FILES, "no party has a labelled row"),
         (spoil_empty, FILES, "east.csv is empty"),
         (spoil_header_only, FILES, "east.csv has no rows"),
-        (spoil_binary, FILES, "east.csv is not a valid CSV file"),
+        (spoil_binary, FILES, "east.csv is not a text file, so it is no CSV table"),
         (spoil_ragged, FILES, "3 cells under a header of 16 columns"),
         (spoil_out, FILES, "labels exists and is not empty"),
         (spoil_folder, FILES, "east.csv is a folder but others are files"),

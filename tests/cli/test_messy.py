@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,12 @@ BAD = {
     "a decimal point in another column": (spoilt(Age=lambda i: 50.5), "decimal point in '50.5' (column 'Age')"),
     "an unclear thousand": (spoilt(height=lambda i: "1,234", income=lambda i: "2,345"), "use --decimal point or --decimal comma"),
     "a missing number": (spoilt(Age=lambda i: "NA" if i == 3 else 50), "line 5, column 'Age': the value is missing"),
+    "a missing date": (spoilt(seen=lambda i: "" if i == 3 else "01.02.2024"), "the value is missing, put a date there or use"),
+    "a number without end": (
+        spoilt(Age=lambda i: "1e308" if i == 7 else 50),
+        "line 9, column 'Age': '1e+308' is not a number up to",
+    ),
+    "random bytes": (lambda: Path("south.csv").write_bytes(random.Random(1).randbytes(300)), "south.csv is not a text file"),
     "no such day": (spoilt(seen=lambda i: "31.02.2024"), "'31.02.2024' is no day of the calendar"),
     "a word among dates": (
         spoilt(seen=lambda i: "soon" if i == 2 else "01.02.2024"),
@@ -133,7 +140,7 @@ BAD = {
     "numbers here, text there": (spoilt(height=lambda i: "tall"), "'height' holds numbers in north.csv and text in south.csv"),
     "the same id twice": (spoilt(case=lambda i: "x"), "id 'x' is also on line 2"),
     "an empty id": (spoilt(case=lambda i: "" if i == 1 else i), "line 3, column 'case': the id is empty"),
-    "a column less": (rewrite("case;Age;finding\na;1;ill\n"), "lacks column"),
+    "a column less": (rewrite("case;Age;finding\na;1;ill\n"), "or use only those that both have: --features Age."),
     "a ragged line": (rewrite("case;Age;finding\na;1;ill\nb;2\n"), "line 3: 2 cells under a header of 3 columns"),
     "no header": (rewrite("1;2;3\n4;5;6\n"), "add a header line with column names at the top"),
     "the same name twice": (rewrite("case;Age; Age;finding\na;1;2;ill\n"), "two columns named 'Age'"),

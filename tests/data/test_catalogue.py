@@ -53,3 +53,12 @@ def test_bad_requests(tmp_path):
     np.savez(tmp_path / "femnist_leaf.npz", x=np.zeros(3))
     with pytest.raises(Mistake, match="damaged or of another version"):
         load("femnist", tmp_path)
+
+
+def test_a_mistyped_path_names_the_file_that_is_near(tmp_path):
+    """It was answered with the names of all data sets."""
+    (tmp_path / "patients.csv").write_text("a,label\n1,k\n")
+    with pytest.raises(Mistake, match=r"there is no file .*patient.csv \(did you mean 'patients.csv'\?\): check the path"):
+        load(str(tmp_path / "patient.csv"))
+    with pytest.raises(Mistake, match="there is no folder .*nowhere and so no file"):
+        load(str(tmp_path / "nowhere" / "patients.csv"))

@@ -72,3 +72,6 @@ def test_bad_images(tmp_path):
     (tmp_path / "deep.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
     with pytest.raises(Mistake, match="deep.png cannot be read as an image"):
         read_images(tmp_path)
+    (tmp_path / "deep.png").write_text("no picture")
+    with pytest.raises(Mistake, match=r"deep.png cannot be read as an image \(it is in no known format\): repair it"):
+        read_images(tmp_path)

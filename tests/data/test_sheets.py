@@ -99,7 +99,7 @@ def write_raw(path, data):
 
 BAD = {
     "t.csv": [
-        (b"\xff\xfea\x00b", "UTF-16"),
+        (b"\xff\xfea\x00b", "is not a text file"),
         (b"a,a,y\n1,2,k\n", "two columns named 'a'"),
         (b"a ,a,y\n1,2,k\n", "two columns named 'a'"),
         (b"a,y\n1,k\n2\n", "line 3: 1 cells under a header of 2 columns"),

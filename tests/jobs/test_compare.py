@@ -23,6 +23,7 @@ from scipy.stats import sem, ttest_rel
 from scipy.stats import t as t_distribution
 
 import grapevine as gv
+from grapevine.cli.bars import CompareBar
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.jobs import compare as comparison
@@ -473,6 +474,13 @@ def test_a_budget_is_read_from_the_command_and_refused_by_a_sentence(tmp_path):
     done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--budget", "mu=1", "--out", tmp_path / "c")
     assert done.exit_code == 2 and "--budget mu=1: a budget can set epochs, steps_per_round, batch" in flat(done.output)
     assert not (tmp_path / "c").exists()
+
+
+def test_the_bar_never_says_that_no_time_is_left(capsys):
+    for seconds, said in ((0.0, "3 of 4 runs; fedavg"), (0.4, "3 of 4 runs; fedavg"), (61.2, "about 61.2 s left")):
+        CompareBar("compare")(comparison.Standing(3, 0, 4, 9, 10, seconds, "fedavg"))
+        told = capsys.readouterr().out
+        assert said in told and "about 0" not in told
 
 
 def test_a_page_never_names_more_clients_a_round_than_there_are(tmp_path):

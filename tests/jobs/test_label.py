@@ -197,7 +197,7 @@ def test_a_blank_row_abstains_and_is_counted():
     assert any("1 row is zero after scaling" in note for note in result.warnings)
 
 
-def test_missing_features_become_the_pooled_mean():
+def test_missing_features_become_the_pooled_mean(caplog):
     parties = blobs(spread=1.5)
     mean = np.concatenate([X for X, *_ in parties[1:]] + [parties[0][0][1:]])[:, 2].mean()
     holes, filled = ([(X.copy(), y, t) for X, y, t in parties] for _ in range(2))
@@ -206,6 +206,7 @@ def test_missing_features_become_the_pooled_mean():
     where[0][0] = 1  # one more column says where a value was missing
     filled = [(np.hstack([X, own]), y, t) for (X, y, t), own in zip(filled, where)]
     a, b = label(holes, scale="none", impute=True, seed=3), label(filled, scale="none", seed=3)
+    assert "party-1: missing values in column 3 (1 infinite, filled with the mean)." in caplog.messages
     for one, two in zip(a, b):
         np.testing.assert_allclose(one.proba, two.proba, atol=1e-6)
 

@@ -109,7 +109,8 @@ class CompareBar(Bars):
     def __call__(self, at: Standing) -> None:
         ended, before, self.ended = at.finished + at.failed, self.ended, at.finished + at.failed
         runs = f"{ended} of {at.runs} runs{f', {at.failed} failed' if at.failed else ''}"
-        left = f"about {duration(at.seconds_left)} left" if at.seconds_left is not None and ended < at.runs else ""
+        seconds = at.seconds_left or 0.0
+        left = f"about {duration(seconds)} left" if seconds >= 1 and ended < at.runs else ""
         note = "; ".join(filter(None, [runs, left, at.note]))
         self.show(self.title, at.rounds, at.rounds_in_all, note, note, ended != before)
 

@@ -15,6 +15,7 @@ from grapevine.core.words import hint
 from grapevine.data import formats, objects, own
 from grapevine.data.datasets import Dataset
 from grapevine.data.download import places, way
+from grapevine.data.sheets import no_file
 from grapevine.data.tables import Columns
 
 
@@ -143,8 +144,10 @@ def load(
         return load_known(str(name_or_path), data_dir, size)
     path = Path(name_or_path).expanduser()
     if not path.exists():
-        name = str(name_or_path)
-        near, known = hint(name, NAMES), ", ".join(NAMES)
+        name, known = str(name_or_path), ", ".join(NAMES)
+        if path.suffix or len(path.parts) > 1:  # what looks like a path is none of the names
+            raise no_file(path)
+        near = hint(name, NAMES)
         raise Mistake(f"there is no data set and no file or folder {name!r}{near}: choose one of {known}, or give a path.")
     if path.is_dir():
         return own.load_folder(path, party, size)

@@ -19,6 +19,7 @@ from grapevine.core.errors import Mistake
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, Column
 
 MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-")  # in upper or lower case
+LARGEST = 1e15  # of a number: float64 is whole up to there, and the squares of 10^8 rows fit into a secure sum
 PARTS = ("month", "weekday", "hour")  # of a date, besides the days since 1970
 
 Place = Callable[[int], str]  # where row i of a file stands, for people
@@ -70,7 +71,13 @@ class Reader:
         if kind == DATE and not np.isnan(values).all():
             row = int(np.flatnonzero(~np.isnan(values))[0])
             raise self.wrong(name, row, text(values[row]), "a date")
-        return blank_dates(name, len(values), found) if kind == DATE else Cells((Column(name),), values[:, None], found)
+        return blank_dates(name, len(values), found) if kind == DATE else self.from_numbers(name, values, found)
+
+    def from_numbers(self, name: str, values: np.ndarray, found: dict[str, int]) -> Cells:
+        far = np.flatnonzero((np.abs(values) > LARGEST) & np.isfinite(values))
+        if len(far):
+            raise self.wrong(name, int(far[0]), f"{values[far[0]]:g}", f"a number up to {LARGEST:g}")
+        return Cells((Column(name),), values[:, None], found)
 
     def without_words(self, values: np.ndarray) -> tuple[np.ndarray, dict[str, int]]:
         """Numbers of a typed column, in which a number may have been named as missing."""
@@ -99,7 +106,7 @@ class Reader:
         if kind != DATE:
             numbers = as_numbers(values, self.decimal)
             if numbers is not None:
-                return Cells((Column(name),), numbers[:, None], found)
+                return self.from_numbers(name, numbers, found)
         if kind != NUMBER:
             times = self.dates(name, values)
             if times is not None:

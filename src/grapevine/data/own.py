@@ -112,12 +112,13 @@ def finite(where: str, x: Any, impute: bool = False) -> np.ndarray:
         raise Mistake(f"{where} holds {x.dtype}: give numbers, or a frame with text columns.")
     if x.ndim < 2 or 0 in x.shape:
         raise Mistake(f"{where}: X has the shape {x.shape}: give at least one row and one feature.")
-    x = x.reshape(len(x), -1).astype(np.float32)
+    x = x.reshape(len(x), -1).astype(np.float64)
     bad = ~np.isfinite(x)
     if bad.any() and not impute:
         row, column = np.argwhere(bad)[0]
         raise Mistake(f"{where}, row {row + 1}, column {column + 1}: not a finite number: correct it or use --impute.")
-    return np.where(bad, np.float32(np.nan), x)
+    together.check_size(where, x)
+    return np.where(bad, np.nan, x).astype(np.float32)
 
 
 def _numeric(x: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from grapevine.core.errors import Mistake
 from grapevine.core.tensors import is_tensor, torch
@@ -116,7 +116,8 @@ def decode(name: str, opened: Callable[[], IO[bytes]], size: int | None) -> Imag
     except Mistake:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise Mistake(f"{name} cannot be read as an image ({error}): repair it or remove it.") from None
+        why = "it is in no known format" if isinstance(error, UnidentifiedImageError) else error
+        raise Mistake(f"{name} cannot be read as an image ({why}): repair it or remove it.") from None
 
 
 def images(x: np.ndarray) -> Tensor:

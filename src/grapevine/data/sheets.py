@@ -75,8 +75,7 @@ def existing_file(path: str | Path) -> Path:
     if path.is_dir():
         raise Mistake(f"{path} is a folder: give a {READABLE} file in it.")
     if not path.exists():
-        near = hint(path.name, os.listdir(path.parent) if path.parent.is_dir() else [])
-        raise Mistake(f"there is no file {path}{near}: check the path.")
+        raise no_file(path)
     try:
         with path.open("rb") as file:
             empty = not file.read(1)
@@ -85,6 +84,12 @@ def existing_file(path: str | Path) -> Path:
     if empty:
         raise Mistake(f"{path} is empty: give a table with a header line and at least one row.")
     return path
+
+
+def no_file(path: Path) -> Mistake:
+    if not path.parent.is_dir():
+        return Mistake(f"there is no folder {path.parent} and so no file {path}: check the path.")
+    return Mistake(f"there is no file {path}{hint(path.name, os.listdir(path.parent))}: check the path.")
 
 
 def row_number(row: int) -> str:
@@ -223,8 +228,10 @@ def find_encoding(path: Path) -> str:
                 head = head or block
                 if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                     return checked(path, "utf-16")
-                if b"\0" in head[:1000]:
+                if head[:1000].count(0) > len(head[:1000]) / 10:  # every other byte of plain letters, digits and commas is 0
                     return checked(path, "utf-16-le" if head[1:2] == b"\0" else "utf-16-be")
+                if b"\0" in head[:1000]:
+                    raise no_text(path)
                 decoder.decode(block)
             decoder.decode(b"", True)
     except (gzip.BadGzipFile, EOFError, zlib.error):
@@ -235,7 +242,9 @@ def find_encoding(path: Path) -> str:
 
 
 def latin(path: Path, block: bytes) -> str:
-    """Windows-1252 or Latin-1; a file with UTF-8 in some lines and Latin-1 in others is refused."""
+    """Windows-1252 or Latin-1; a file with UTF-8 in some lines and Latin-1 in others is refused, and one that is no text."""
+    if re.search(rb"[\x00-\x08\x0e-\x19\x1c-\x1f]", block[:1000]):
+        raise no_text(path)
     if re.search(rb"[\xc3-\xc5][\x80-\xbf]", block):
         raise Mistake(f"{path} mixes UTF-8 and Latin-1: save the whole file as UTF-8.")
     try:
@@ -250,10 +259,14 @@ def checked(path: Path, encoding: str) -> str:
             for _ in iter(lambda: file.read(1 << 20), ""):
                 pass
     except (UnicodeError, EOFError):
-        raise Mistake(
-            f"{path} is not a valid CSV file: it is neither UTF-8 nor {encoding.upper()} text; save it as UTF-8."
-        ) from None
+        raise no_text(path) from None
     return encoding
+
+
+def no_text(path: Path) -> Mistake:
+    return Mistake(
+        f"{path} is not a text file, so it is no CSV table: export it again as CSV in UTF-8, or give a {READABLE} file."
+    )
 
 
 def csv_mistake(file: Csv, header: list[str], error: Exception) -> Mistake:

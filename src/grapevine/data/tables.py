@@ -21,7 +21,6 @@ from grapevine.data.columns import CATEGORY, Column
 from grapevine.data.sheets import Sheet, csv_text, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed
 
 LABEL_NAMES = ("label", "y", "target")
-IMPUTE = "put a number there or use --impute"
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,12 @@ def from_sheet(sheet: Sheet, columns: Columns) -> Table:
 def build_table(path: Any, columns: Columns, read: Sequence[Cells], cells: Mapping[str, list], place: Place) -> Table:
     """A table from its features and the cells of its text columns, whatever the file."""
     made = tuple(column for each in read for column in each.columns)
-    x = finite(path, np.concatenate([each.x for each in read], 1), made, columns.impute, place)
+    raw = np.concatenate([each.x for each in read], 1)
+    x = finite(path, raw, made, columns.impute, place)
     names = {name: [label_name(value, columns.missing) for value in cells[name]] for name in columns.texts if name != columns.id}
-    gaps = {each.columns[0].name: each.missing for each in read if each.missing}
+    endless = {column.name: dict(infinite=int(n)) for column, n in zip(made, np.isinf(raw).sum(0)) if n}
+    gaps = {each.columns[0].name: {**each.missing, **endless.get(each.columns[0].name, {})} for each in read}
+    gaps = {name: found for name, found in gaps.items() if found}
     for name, found in names.items():
         empty = Counter((text(cell) or "").strip() for cell, label in zip(cells[name], found) if label is None)
         gaps |= {name: dict(empty)} if empty else {}
@@ -183,7 +185,8 @@ def finite(path: Any, x: np.ndarray, columns: Sequence[Column], impute: bool, pl
         row, j = (int(v) for v in np.argwhere(needed)[0])
         name = columns[j].source
         what = "the value is missing" if np.isnan(x[row, j]) else "the value is infinite"
-        raise CellMistake(name, f"{path}, {place(row)}, column {name!r}: {what}", IMPUTE)
+        way = f"put a {columns[j].kind} there or use --impute"
+        raise CellMistake(name, f"{path}, {place(row)}, column {name!r}: {what}", way)
     return np.where(bad, np.nan, x) if bad.any() else x
 
 

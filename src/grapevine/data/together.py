@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.data.cells import LARGEST
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout
 from grapevine.data.tables import Columns, Table, read
 
@@ -62,8 +63,14 @@ def check_same_columns(tables: Sequence[Table]) -> list[Table]:
         more = [column.source for column in table.columns if column.name not in first.names]
         if lacks or more:
             what = f"lacks column {lacks[0]!r}" if lacks else f"has column {more[0]!r}"
-            of = "has" if lacks else "does not"
-            raise Mistake(f"{table.path} {what}, which {first.path} {of}: give the same --features to all parties.")
+            both = list(dict.fromkeys(column.source for column in first.columns if column.name in table.names))
+            way = (
+                f"or use only those that both have: --features {','.join(both)}"
+                if both
+                else "since they have no column in common"
+            )
+            raise Mistake(f"{table.path} {what}, which {first.path} {'has' if lacks else 'does not'}: make the columns the same, "
+                          f"{way}.")  # fmt: skip
         if table.names != first.names:
             order = [table.names.index(name) for name in first.names]
             table = replace(table, columns=tuple(table.columns[j] for j in order), x=table.x[:, order])
@@ -114,6 +121,18 @@ def about_rows(table: Table, label: str | None, impute: bool) -> Iterator[str]:
             gaps.append(f"{column.name} ({counted(found)}{filled})")
     if gaps:
         yield f"missing values in {some(gaps, 20)}."
+
+
+def check_size(where: str, x: np.ndarray) -> None:
+    """Refuse a number of an array that is too large, and say which columns have infinite ones, which are filled like missing
+    ones."""
+    far = (np.abs(x) > LARGEST) & np.isfinite(x)
+    if far.any():
+        row, column = np.argwhere(far)[0]
+        raise Mistake(f"{where}, row {row + 1}, column {column + 1} is {x[row, column]:g}, larger than {LARGEST:g}: correct it.")
+    found = [f"column {j + 1} ({n} infinite, filled with the mean)" for j, n in enumerate(np.isinf(x).sum(0)) if n]
+    if found:
+        LOG.warning(f"{where}: missing values in {some(found, 20)}.")
 
 
 def counted(found: dict[str, int]) -> str:

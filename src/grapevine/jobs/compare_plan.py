@@ -200,7 +200,7 @@ def lines(entries: Sequence[Entry], split: Held, bounds: bool) -> list[Entry]:
     lower = {"alone": "each client alone"} if split.where != "server" else {}
     if split.where != "clients":
         lower["server-only"] = "the server alone"
-    if split.where == "both" or split.where == "clients" and split.unlabelled:  # with all labels, plain averaging is no bound but a method
+    if split.where == "both" or split.where == "clients" and split.unlabelled:  # else plain averaging is a method, not a bound
         lower["fedavg"] = "labelled rows only"
     upper = {"supervised": f"all {'known' if split.unknown else 'true'} labels"} if split.upper else {}
     asked = [replace(e, bound=(lower | upper).get(e.label)) for e in entries if e.method.reveal or split.where in e.method.takes]
@@ -220,9 +220,9 @@ def missing_bounds(split: Held, bounds: bool) -> list[str]:
     elif split.where == "clients" and not split.unlabelled:
         told.append("every row is labelled, so plain averaging (fedavg) is a method, not a bound")
     if split.unknown:
-        rows = f"the class of {many(split.unknown, 'unlabelled row')} is unknown"
-        told.append(f"{rows}, so the upper bound (supervised) trains only on the rows whose class is known" if split.upper else
-                    f"{rows}, so the upper bound (supervised) cannot be run: it would see no more labels than fedavg")  # fmt: skip
+        can = "trains only on the rows whose class is known" if split.upper else \
+            "cannot be run: it would see no more labels than fedavg"  # fmt: skip
+        told.append(f"the class of {many(split.unknown, 'unlabelled row')} is unknown, so the upper bound (supervised) {can}")
     elif not split.upper:
         told.append("all labels are true, so there is no upper bound")
     return told

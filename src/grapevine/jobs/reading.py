@@ -223,6 +223,7 @@ def _features(name: str, X: Any, impute: bool) -> np.ndarray:
         raise Mistake(
             f"{name}, row {row + 1}, column {column + 1} is {X[row, column]}: correct it, or use impute=True for missing values."
         )
+    together.check_size(name, X)
     X[bad] = np.nan
     return X
 

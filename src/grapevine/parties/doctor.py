@@ -142,7 +142,8 @@ def _table(source: Source) -> str:
 
 def _told(rows: Party) -> str:
     n, shape = len(rows.ids), rows.x.shape[1:]
-    told = f"{many(n, 'image')} of {shape[2]}×{shape[1]} pixels" if rows.image else f"{many(n, 'row')} with {many(shape[0], 'feature')}"
+    table = f"{many(n, 'row')} with {many(shape[0], 'feature')}"
+    told = f"{many(n, 'image')} of {shape[2]}×{shape[1]} pixels" if rows.image else table
     told += f", {sum(name is not None for name in rows.labels)} labelled"
     if len(rows.classes) == 1:
         return f"{told}, all of them {rows.classes[0]!r}: check that other parties have another class"
