@@ -66,3 +66,19 @@ def write_table(path: Path, who: Party, columns: tuple[str, ...] | None = None, 
     own = [column.name for column in who.columns]
     write_csv(path, {"id": who.ids, label: who.labels, **{name: who.x[:, own.index(name)] for name in columns or own}})
     return path
+
+
+def write_patients(path: Path, who: Party, label: str = "kind") -> Path:
+    """A table as people have them, beside the numbers of `who`: text, of which some is its own and some rare; dates; and
+    missing values of each kind."""
+    draw, n = np.random.default_rng(len(who.name)), len(who.ids)
+    kinds = [int(name or 0) for name in who.truth or who.labels]
+    own = [f"only {who.name}", f"rare {who.name}"]
+    ward = [f"ward {'abc'[k % 3]}" if i % 7 else own[0] if i % 49 else own[1] for i, k in enumerate(kinds)]
+    days = [f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(n)]
+    cells = {column.name: [f"{value:.4f}" for value in who.x[:, j]] for j, column in enumerate(who.columns)}
+    gaps = dict(ward=ward, day=days, age=[str(int(age)) for age in draw.normal(50, 9, n)])
+    for step, each in zip((6, 11, 13), gaps.values()):
+        each[::step] = [""] * len(each[::step])
+    write_csv(path, {"id": who.ids, label: who.labels, **gaps, **cells})
+    return path

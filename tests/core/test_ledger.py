@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
+from grapevine.data.columns import CATEGORY, Column
 
 
 def data(x: np.ndarray, labelled: int = 2) -> ClientData:
@@ -73,6 +75,18 @@ def test_rows_count_as_the_same_whatever_their_order_and_labels_and_a_few_new_on
     for parties in ("ab", "abc"):
         with pytest.raises(Mistake, match="only a person"):
             release(ledger, "3", parties, mixed)
+
+
+def test_rows_with_text_are_the_same_when_a_new_value_stands_before_theirs(ledger):
+    before, after = (Column("ward", CATEGORY, values) for values in (("b", "c"), ("a", "b", "c")))
+    x = table()
+    old, new = x.copy(), np.concatenate([x, table(3, 4)])
+    old[:, 1], new[:, 1] = np.arange(30) % 2, np.append(1 + np.arange(30) % 2, [0, 0, np.nan])
+    rows = [ledger.rows(replace(data(x), columns=(Column("u"), column))) for x, column in ((old, before), (new, after))]
+    assert rows[0] != rows[1] and ledger.same(*rows)
+    other = new.copy()
+    other[:30, 1] = 3 - other[:30, 1]  # b and c change places, and so the rows are others
+    assert not ledger.same(rows[0], ledger.rows(replace(data(other), columns=(Column("u"), after))))
 
 
 def test_what_is_no_exact_sum_is_written_down_and_not_refused(ledger):

@@ -295,10 +295,30 @@ def test_a_schema_too_short_to_agree_on_text_is_refused(tmp_path):
     said = HostSettings(parties=NAMES, schema=str(path), label="kind", address="127.0.0.1")
     path.write_text("a,ward,kind\n1,north,x\n2,south,\n")
     with pytest.raises(Mistake, match="has 2 lines, and column 'ward' is text: .* on 10 lines, or .* --features"):
-        propose(tmp_path / "h", said, LabelSettings())
+        propose(tmp_path / "h", said, LabelSettings(method="xclp"))
     path.write_text("a,ward,kind\n" + "1,north,x\n" * 10 + "2,south,\n")
-    made, _ = propose(tmp_path / "h", said, LabelSettings())
+    made, _ = propose(tmp_path / "h", said, LabelSettings(method="xclp"))
     assert made.agreed.row_layout.names == ("a", "ward=north", "ward=other")
+
+
+def test_parties_of_chorus_agree_on_columns_beforehand_and_on_values_in_the_job(tmp_path):
+    path = tmp_path / "example.csv"
+    path.write_text("a,ward,seen,kind\n1,attic,2024-05-03,x\n")
+    said = HostSettings(parties=NAMES, schema=str(path), label="kind", address="127.0.0.1")
+    agreed = propose(tmp_path / "h", said, LabelSettings())[0].agreed
+    assert agreed == Agreement.from_dict(agreed.to_dict()) and agreed.features == ("a", "ward", "seen")
+    assert agreed.row_layout.kinds == dict(a="number", ward="category", seen="date")
+    assert "attic" not in json.dumps(agreed.to_dict())
+    own = tmp_path / "own.csv"
+    own.write_text("kind,seen,ward,a,more\n,2024-01-02,west,5,9\ny,2023-07-01,,6,9\n")
+    read = rows.read_rows(Source(str(own), "kind"), agreed, "north")
+    assert read.x.shape == (2, *agreed.shape) and read.columns[1].values == ("west",) and read.x[0, 0] == 5
+    words = replace(said, schema=None, features=("a", "ward"), categories=("ward",))
+    assert propose(tmp_path / "h", words, LabelSettings())[0].agreed.row_layout.kinds == dict(a="number", ward="category")
+    with pytest.raises(Mistake, match="'ward' are taken from a table: give one with --schema"):
+        propose(tmp_path / "h", words, LabelSettings(method="xclp"))
+    with pytest.raises(Mistake, match="names 'seen', which is not among the --features"):
+        propose(tmp_path / "h", replace(words, categories=("seen",)), LabelSettings())
 
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")

@@ -7,22 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
 from net import Net, bits
-from trials import NAMES, STEPS, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
+from trials import NAMES, STEPS, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_patients, write_table
 
 import grapevine as gv
 from grapevine.cli.main import main
-from grapevine.core import wire
+from grapevine.core import Client, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto import accountant
+from grapevine.jobs import label_party
+from grapevine.jobs.heads import HEADS, heads_of
+from grapevine.jobs.settings import LabelSettings
 from grapevine.learn.private import fit_own, releases
 from grapevine.parties import job
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import in_process, load_host
+from grapevine.parties.propose import propose
+from grapevine.parties.rows import read_rows
+from grapevine.parties.settings import HostSettings, Source
 from grapevine.run import driver
 from grapevine.run.simulate import Fault
 
@@ -49,6 +56,36 @@ def test_the_label_job_leaves_what_the_host_may_know(tmp_path):
     assert result["expected"]["n"] > 0 and result["data"]["classes"] == ["0", "1", "2"]
     text = (net.host / "results" / "result.json").read_text()
     assert not any(name in text for name in ("r0", "r1"))  # no row of anybody
+
+
+def test_tables_as_people_have_them_get_the_labels_of_one_process(tmp_path, monkeypatch):
+    """Text, dates and missing values reach the job as they are, so a party's own file is what its heads take."""
+    monkeypatch.chdir(tmp_path)
+    for i, name in enumerate(NAMES):
+        write_patients(tmp_path / f"{name}.csv", blobs(name, i, 60))
+    (tmp_path / "example.csv").write_text("id,kind,ward,day,age,a,b,c,d\n1,0,x,2024-01-01,50,1,1,1,1\n")
+    asked = dict(secure="plain", bits=256, neighbours=3, impute=True)
+    said = HostSettings(parties=NAMES, schema="example.csv", label="kind", id="id", address="x", seed=3, reproducible=True)
+    agreed = propose(tmp_path / "host", said, LabelSettings(**asked))[0].agreed
+    rows = [read_rows(Source(f"{name}.csv", "kind", "id"), agreed, name) for name in NAMES]
+    _, simulation = Net(tmp_path / "net", rows, agreed).strict()
+    here = gv.label([f"{name}.csv" for name in NAMES], label="kind", id="id", seed=3, out="labels", **asked)
+    for place, party in enumerate(rows):
+        client = Client(party.name, party.data(), Memory(simulation.store, simulation.manifests[party.name]), None, 3)
+        there = label_party.party_labels(party, client, agreed.made, 0.0, None, [])
+        assert there.labels == here[place].labels
+        np.testing.assert_array_equal(there.confidence, here[place].confidence)
+        heads = heads_of(client)
+        names = heads.layout.names
+        assert {"ward=ward a", "ward=other", "day:month", "age missing"} <= set(names) and not any("rare" in n for n in names)
+        Path(party.name).mkdir()
+        heads.save(tmp_path / party.name / HEADS)
+        words = ["predict", party.name, f"{party.name}.csv", "--id", "id", "--impute", "--out", f"{party.name}-new.csv"]
+        made = CliRunner().invoke(main, words)
+        assert made.exit_code == 0, made.output
+        found = gv.load(party.name).predict(pd.read_csv(f"{party.name}.csv"))
+        new = pd.read_csv(f"{party.name}-new.csv", dtype=str)
+        assert new["label"].tolist() == found.tolist() and np.mean(found == np.array([str(i % 3) for i in range(60)])) > 0.8
 
 
 def test_the_clean_job_tells_the_host_nothing_unless_counts_were_agreed(tmp_path):

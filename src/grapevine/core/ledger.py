@@ -55,8 +55,7 @@ class Ledger:
         is the same row. What is written down of a row is a hash under the ledger's secret."""
         if self._last is not None and self._last[0] is data:  # a job forms many sums of the same rows
             return self._last[1]
-        parts = [rows for rows in (data.labelled, data.unlabelled) if len(rows)]
-        flat = [np.ascontiguousarray(rows.flat()) for rows in parts]
+        flat = [self._stable(rows.flat(), data.columns) for rows in (data.labelled, data.unlabelled) if len(rows)]
         hashed = [hmac.digest(self._key, row.tobytes(), "sha256")[:ROW_BYTES] for table in flat for row in table]
         table = np.unique(np.frombuffer(b"".join(hashed), np.uint64))
         digest = hmac.digest(self._key, table.tobytes(), "sha256").hex()
@@ -65,6 +64,17 @@ class Ledger:
                 append(dict(kind="rows", rows=digest, table=base64.b64encode(table.tobytes()).decode()))
         self._last = data, digest
         return digest
+
+    def _stable(self, table: np.ndarray, columns: Iterable[Any]) -> np.ndarray:
+        """Rows that stay the same when others are added: a category is a number of its value, not its place in a list."""
+        table = np.ascontiguousarray(table)
+        for j, column in enumerate(columns):
+            if column.values:
+                words = [hmac.digest(self._key, value.encode(), "sha256")[:6] for value in column.values]
+                known = ~np.isnan(table[:, j])
+                numbers = np.array([int.from_bytes(word, "big") for word in words], np.float64)
+                table[known, j] = numbers[table[known, j].astype(np.int64)]
+        return table
 
     def same(self, a: str, b: str) -> bool:
         """Whether two digests are of the same rows, but for a few."""

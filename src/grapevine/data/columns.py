@@ -101,10 +101,14 @@ def missing(x: np.ndarray, columns: Sequence[Column]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the tables of all parties become: their columns, with the agreed values of each category, and the indicators."""
+    """What the tables of all parties become: their columns, with the agreed values of each category, and the indicators.
+
+    A `raw` one says only which columns there are and what they hold: the parties agree on the rest themselves, during the job.
+    """
 
     columns: tuple[Column, ...] = ()
     indicators: tuple[str, ...] = ()
+    raw: bool = False
 
     @property
     def agreed(self) -> dict[str, tuple[str, ...]]:
@@ -129,12 +133,13 @@ class Layout:
         return encode(x, columns, self.agreed, self.indicators)
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(columns=[_short(column) for column in self.columns], indicators=list(self.indicators))
+        made: dict[str, Any] = dict(columns=[_short(column) for column in self.columns], indicators=list(self.indicators))
+        return made | (dict(raw=True) if self.raw else {})
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> Layout:
         columns = (Column(**dict(each, values=tuple(each.get("values", ())))) for each in table["columns"])
-        return cls(tuple(columns), tuple(table.get("indicators", ())))
+        return cls(tuple(columns), tuple(table.get("indicators", ())), table.get("raw", False))
 
 
 def _short(column: Column) -> dict[str, Any]:

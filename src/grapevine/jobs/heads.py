@@ -19,6 +19,8 @@ from scipy.special import softmax
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.data.columns import Column, Layout
+from grapevine.data.sheets import is_frame
+from grapevine.data.tables import Columns, read
 from grapevine.methods.tune import Scale
 
 HEADS = "heads.safetensors"
@@ -37,8 +39,12 @@ class Heads:
     def shape(self) -> tuple[int, ...]:
         return (len(self.scale.mean),)
 
-    def predict_proba(self, X: np.ndarray) -> np.ndarray:
-        """P(class | row) for rows with the features of the job, NaN where a value is missing."""
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """P(class | row) for a frame with the columns of the job's tables, or for an array of the features that they became; NaN
+        where a value is missing."""
+        if is_frame(X):
+            table = read(X, Columns(features=self.layout.sources, kinds=self.layout.kinds, impute=True))
+            X = self.layout.encode(table.x, table.columns)
         X = np.asarray(X, np.float64)
         X = X.reshape(len(X), -1)
         if X.shape[1] != len(self.scale.mean):
@@ -48,7 +54,7 @@ class Heads:
         V = self.scale(X)
         return softmax(sum(weight * _log_p(V @ W + b) for W, b, weight in self.heads.values()), axis=1)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
+    def predict(self, X: Any) -> np.ndarray:
         return np.array(self.classes)[self.predict_proba(X).argmax(1)]
 
     def save(self, path: Path) -> None:

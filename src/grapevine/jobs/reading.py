@@ -74,7 +74,7 @@ def read(s: LabelSettings | CleanSettings, parties: Sequence[Any], names: Sequen
 
     Parties are paths, frames with a label column, or (X, y) with y = −1 where a row is not labelled. The clean job takes images
     as they are, the label job only their features. Tables come encoded: by `layout` if one was agreed on, else by what all tables
-    hold together; with `encode=False` they come raw.
+    hold together; with `encode=False` or a raw layout they come raw.
     """
     given = [*parties] if server is None else [server, *parties]
     forms = {_form(each) for each in given}
@@ -113,7 +113,7 @@ def _check_words(given: str, **words: Any) -> None:
 
 def _columns(s: LabelSettings | CleanSettings, layout: Layout | None) -> Columns:
     """What the settings and the agreement say of a table's columns."""
-    agreed = dict(features=layout.sources, kinds=layout.kinds) if layout else dict(features=s.features)
+    agreed = dict(features=layout.sources, kinds=layout.kinds) if layout and layout.columns else dict(features=s.features)
     truth = s.truth if isinstance(s.truth, str) else None
     return Columns(label=s.label, id=s.id, truth=truth, impute=s.impute, categories=s.categories, missing=s.missing,
                    decimal=s.decimal, **agreed)  # fmt: skip
@@ -130,8 +130,8 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
         each[0] = replace(asked, id=s.id if s.id in own else None, truth=asked.truth if asked.truth in own else None)
     read = together.read_together(sources, each, names)
     raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
-    made = layout or agree(raw, s.impute)
-    together.tell(read, made, names, asked)
+    made = Layout(read[0].columns) if layout and layout.raw else layout or agree(raw, s.impute)
+    together.tell(read, made, names, asked, judge=layout is None or bool(layout.columns))  # a schema may be one made-up line
     if not made.names:
         raise Mistake("no column is usable: all are text, and no value occurs in 10 rows.")
     return read
@@ -143,7 +143,7 @@ def _encoded(parties: list[Party], impute: bool, layout: Layout | None, server: 
     A server's classifier knows nothing of values that only parties have. Images stay as they are.
     """
     heads = {tuple(column.name for column in party.columns) for party in parties}
-    if len(heads) != 1 or heads == {()}:
+    if len(heads) != 1 or heads == {()} or layout and layout.raw:
         return parties
     made = layout or agree([(party.x, party.columns) for party in (parties[:1] if server else parties)], impute)
     return [replace(party, x=made.encode(party.x, party.columns), columns=numbers(made.names)) for party in parties]
@@ -311,7 +311,9 @@ def _read_tables(s: LabelSettings | CleanSettings, paths: Sequence[str], names: 
     if s.label is None:
         raise Mistake("which column holds the labels? Name it with --label COL; an empty cell means that the row is unlabelled.")
     takes_images = isinstance(s, CleanSettings) or s.embed is not None
-    pixels = [_read_pixels(path) if takes_images and not s.features and not layout else None for path in paths]
+    pixels = [
+        _read_pixels(path) if takes_images and not s.features and not (layout and layout.columns) else None for path in paths
+    ]
     if all(x is None for x in pixels):
         read = _tables(s, paths, names, server, layout)
         return [Party(name, t.x, t.labels, t.ids, t.truth, columns=t.columns) for name, t in zip(names, read)]

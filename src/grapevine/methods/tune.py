@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from grapevine.core.errors import Mistake
 from grapevine.crypto import noise
 from grapevine.data.columns import Column, counts, encode, pool_rare
 from grapevine.learn.voices import FOLDS, LEAST, Told, tempered
@@ -74,6 +75,8 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     """
     agreed = yield from _agreed_values(table)
     X = encode(table.x, table.columns, agreed, table.gaps) if table.columns else table.x
+    if not X.shape[1]:
+        raise Mistake("no column is usable: all are text, and no value occurs in 10 rows over all parties.")
     there = np.isfinite(X)
     # A column that is the same in all rows but a few would give these rows away in its products with others: it is left out.
     speaks = np.rint((yield _off_mode(X, there))) >= CELL

@@ -11,7 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.data import tables
-from grapevine.data.columns import CATEGORY, RARE, Layout, agree, numbers
+from grapevine.data.columns import CATEGORY, NUMBER, RARE, Column, Layout, agree, numbers
 from grapevine.data.embed import DIMENSIONS
 from grapevine.jobs import clean, reading
 from grapevine.jobs.reading import Party
@@ -36,7 +36,8 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
         job = replace(job, method=said.method)
     if said.scale == ("standard" if train else "own"):
         raise Mistake(f"--scale {said.scale} does not apply to --job {job.job}: use {'own' if train else 'standard'} or none.")
-    layout, shape, embed = _form(said, bool(getattr(job, "impute", False)))
+    chorus = isinstance(job, LabelSettings) and job.method == "chorus"  # whose parties agree on values by themselves
+    layout, shape, embed = _form(said, bool(getattr(job, "impute", False)), chorus)
     settings = {name: value for name, value in job.agreed().items() if name != "embed"}
     if said.scale and not train:
         settings["scale"] = said.scale
@@ -45,7 +46,7 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
         said.name or folder.resolve().name, job.job, said.quorum or max(min(3, n), math.ceil(2 * n / 3)), settings, shape,
         (said.method or "fedavg") if train else "", layout.sources, said.classes, embed,
         (said.scale or "own") if train else "own", said.server is not None, said.seed, parties=said.parties,
-        layout=layout.to_dict() if layout != Layout(numbers(layout.names)) else {},
+        layout={} if layout.columns == numbers(layout.sources) and not layout.indicators else layout.to_dict(),
     )  # fmt: skip
     own = Source(said.server, said.label, said.id, said.missing, said.decimal, said.embed)
     rows = read_rows(own, agreed, "server") if said.server else None
@@ -74,9 +75,9 @@ def _complete(agreed: Agreement, rows: Party | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- what a row is
 
 
-def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], str]:
+def _form(said: HostSettings, impute: bool, raw: bool) -> tuple[Layout, tuple[int, ...], str]:
     """The layout of a table, a row's shape for the method, and the name or the hash of what embeds it."""
-    layout, shape = _raw(said, impute)
+    layout, shape = _read(said, impute, raw)
     if said.embed is None:
         return layout, shape, ""
     if said.embed in DIMENSIONS:
@@ -89,24 +90,40 @@ def _form(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...], st
     return Layout(numbers(layout.sources)), (width,), model_hash(said.embed)
 
 
-def _raw(said: HostSettings, impute: bool) -> tuple[Layout, tuple[int, ...]]:
-    """Layout and shape of the rows as they are read. The values of a category are those of the host's table that are not
-    rare. Of a schema of a few made-up lines none would be left, so it is refused."""
+def _read(said: HostSettings, impute: bool, raw: bool) -> tuple[Layout, tuple[int, ...]]:
+    """Layout and shape of the rows as they are read. Unless it is raw, the values of a category are those of the host's table
+    that are not rare. Of a table of a few made-up lines none would be left, so it is refused."""
     if said.shape:
         return Layout(), _numbers(said.shape)
     like = said.schema or said.server
     if like is None:
-        return Layout(numbers(said.features)), (len(said.features),) if said.features else ()
+        return _named(said, raw)
     folder = Path(like).expanduser().is_dir()
     told = CleanSettings(label=said.label, id=said.id, features=said.features or None, impute=not folder,
                          categories=said.categories, missing=said.missing, decimal=said.decimal)  # fmt: skip
-    ((read,), _) = reading.read(told, [like], encode=False)
+    ((read,), _) = reading.read(told, [like], layout=Layout(raw=True) if raw else None, encode=False)
+    if not read.columns:
+        return Layout(), tuple(read.x.shape[1:])
+    if raw:
+        return Layout(tuple(replace(column, values=()) for column in read.columns), raw=True), (len(read.columns),)
     text = [column.name for column in read.columns if column.kind == CATEGORY]
     if said.schema and text and len(read.x) < RARE:
         raise Mistake(f"{like} has {len(read.x)} lines, and column '{text[0]}' is text: its values are agreed on from here, "
                       f"so write each value that matters on {RARE} lines, or name the others with --features.")  # fmt: skip
-    layout = agree([(read.x, read.columns)], impute) if read.columns else Layout()
-    return layout, (len(layout.names),) if read.columns else tuple(read.x.shape[1:])
+    layout = agree([(read.x, read.columns)], impute)
+    return layout, (len(layout.names),)
+
+
+def _named(said: HostSettings, raw: bool) -> tuple[Layout, tuple[int, ...]]:
+    """The columns that the host names, without a table."""
+    words = said.categories
+    if words and not raw:
+        raise Mistake(f"the values of column '{words[0]}' are taken from a table: give one with --schema or --server.")
+    extra = [name for name in words if name not in said.features]
+    if extra:
+        raise Mistake(f"--categories names '{extra[0]}', which is not among the --features: name it there too.")
+    columns = tuple(Column(name, CATEGORY if name in words else NUMBER) for name in said.features)
+    return Layout(columns, raw=raw), (len(columns),) if columns else ()
 
 
 def _numbers(text: str) -> tuple[int, ...]:
