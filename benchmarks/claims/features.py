@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import SHARE_OF_ROUNDS, TRIAL_SEED
-from propagation import bits_of, hamming_graph, spread
+from propagation import PRESET, bits_of, hamming_graph, spread
 from torch import Tensor
 
 import grapevine as gv
@@ -40,9 +40,9 @@ def embedded(run: Run, x: Tensor) -> np.ndarray:
     return np.concatenate([model.network.features(model.scale(part)).flatten(1).double().numpy() for part in x.split(1000)])
 
 
-def propagated(run: Run, x: Tensor, known: np.ndarray, classes: int, seed: int) -> np.ndarray:
+def propagated(run: Run, x: Tensor, known: np.ndarray, classes: int, seed: int, preset: str = PRESET) -> np.ndarray:
     """XCLP on the network's features: a class for every row from the known ones (−1: not known)."""
-    return spread(hamming_graph(bits_of(embedded(run, x), seed=seed)), known, classes)
+    return spread(hamming_graph(bits_of(embedded(run, x), seed=seed), preset=preset), known, classes, preset)
 
 
 def predicted(run: Run, x: Tensor) -> np.ndarray:

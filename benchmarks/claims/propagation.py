@@ -29,18 +29,18 @@ def hyperplanes(bits: int, features: int, seed: int) -> np.ndarray:
     return graph.hyperplanes(seed.to_bytes(32, "big"), bits, features, info, tight_frame=PRESET == "code")
 
 
-def hamming_graph(bits: np.ndarray, length: int = BITS) -> sparse.csr_array:
+def hamming_graph(bits: np.ndarray, length: int = BITS, preset: str = PRESET) -> sparse.csr_array:
     index, H = graph.nearest(bits, NEIGHBOURS)
-    return graph.graph(index, graph.cosine(H, length), preset=PRESET)
+    return graph.graph(index, graph.cosine(H, length), preset=preset)
 
 
 def cosine_graph(V: np.ndarray) -> sparse.csr_array:
     return graph.graph(*graph.nearest_cosine(V, NEIGHBOURS), preset=PRESET)
 
 
-def spread(W: sparse.csr_array, known: np.ndarray, classes: int) -> np.ndarray:
+def spread(W: sparse.csr_array, known: np.ndarray, classes: int, preset: str = PRESET) -> np.ndarray:
     """A class for every point from the known ones (−1: not known); −1 where no label comes."""
-    Z = graph.solve(W, graph.label_matrix(known, classes, PRESET), ALPHA).Z
+    Z = graph.solve(W, graph.label_matrix(known, classes, preset), ALPHA).Z
     return graph.labels_and_confidence(Z)[0]
 
 
