@@ -82,11 +82,13 @@ PROTO_TRIALS = {
     "fedmatch": lrs(0.001, 0.01, 0.03, 0.1),
 }
 # The MLP's 64 numbers are learnt features for all methods; flat maps of the small CNN classify well before any training.
-_PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=20, per_round=5, evaluate_every=4)
-_PROTO_IID = Setting("proto3-iid", _PROTO, PROTO_TRIALS, seeds=FEW)
+_PROTO = dict(data="cifar10-lite0", clients=100, labels="clients:5000", model="mlp", rounds=60, per_round=5, evaluate_every=4)
+_PROTO_IID = Setting("proto4-iid", _PROTO, PROTO_TRIALS, seeds=FEW)
+# What a noise does depends on the length of a prototype: 512 numbers, as those of the paper's network.
+PROTO_WIDE = Setting("proto4-wide", dict(_PROTO, model="mlp:8", rounds=20), PROTO_TRIALS, seeds=FEW)
 PROTO = {
     "i.i.d.": _PROTO_IID,
-    "non-i.i.d.": Setting("proto3-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS, _PROTO_IID, FEW),
+    "non-i.i.d.": Setting("proto4-noniid", dict(_PROTO, partition="fedmatch"), PROTO_TRIALS, _PROTO_IID, FEW),
 }
 # Labelled-only FedAvg with the paper's budget, two steps on all labels a round, and with ProtoFSSL's, ten.
 LABELLED_ONLY = ("fedavg:epochs=2,batch=1000", "fedavg:epochs=10,batch=1000")

@@ -34,6 +34,7 @@ def images(n, shape, seed=0):
     [
         ("linear", (64,), 10, 64 * 10 + 10),
         ("mlp", (64,), 10, 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10),
+        ("mlp:8", (64,), 10, 64 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 10 + 10),
         ("cnn", (1, 28, 28), 10, 9 * 16 + 16 + 9 * 16 * 32 + 32 + 32 * 7 * 7 * 10 + 10),
         ("cnn13", (3, 32, 32), 10, 3_125_908),  # XCLP's code
         ("resnet8", (3, 32, 32), 10, 6_563_520),  # ProtoFSSL, Table 6
@@ -109,7 +110,7 @@ def test_digits_and_large_images_fit_the_small_cnn():
         (lambda: build("cnn14", (3, 32, 32), 10), "no model is called 'cnn14': choose one of linear, mlp"),
         (lambda: build("cnn:0.5", (3, 32, 32), 10), "model cnn comes in one width: write cnn, not cnn:0.5"),
         (lambda: build("cnn13:half", (3, 32, 32), 10), "'half' in cnn13:half is not a width: write cnn13:0.25"),
-        (lambda: build("wrn28x2:0.1", (3, 32, 32), 10), "a width of 0.1 leaves no whole number of 16 channels: use 0.5"),
+        (lambda: build("wrn28x2:0.1", (3, 32, 32), 10), "a width of 0.1 leaves no whole number of 16 channels: use 0.125"),
         (lambda: build("resnet9:nan", (3, 32, 32), 10), "a width of nan leaves no whole number of 64 channels"),
         (lambda: build("cnn", (64,), 10), r"cnn needs images .* not rows of shape \(64,\): use linear or mlp"),
         (

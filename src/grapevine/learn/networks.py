@@ -16,7 +16,8 @@ clients run in parallel threads, and whatever is random has its own `torch.Gener
 | `resnet18-imagenet` | He et al. 2016 with its 7×7/2 stem, features of length 1 (XCLP on Mini-ImageNet) | bn      |
 | `wrn28x2`           | Zagoruyko & Komodakis 2016, as in MixMatch, SemiFL and FedAnchor                | bn       |
 
-`cnn13:0.25` is that network with a quarter of its channels, for machines without a GPU; likewise all below `cnn`.
+`cnn13:0.25` is that network with a quarter of its channels, for machines without a GPU; likewise all below `cnn`. `mlp:8` has
+1024 and 512 units.
 
 Norms: `none`; `bn`, batch; `gn`, group (32 groups, fewer where there are under 64 channels); `sbn`, static batch
 (see `normalisation.StaticBatchNorm2d`).
@@ -38,6 +39,7 @@ from grapevine.learn.normalisation import NORMS, BatchNorm1d, norm_layer
 
 Shape = tuple[int, ...]
 Make = Callable[[Shape, int, str, float], Network]
+WIDEST = 16  # times the usual channels: a slip of the keyboard must not fill the memory
 
 # ---------------------------------------------------------------- the models
 
@@ -48,9 +50,10 @@ def _linear(shape: Shape, classes: int, norm: str, width: float) -> Network:
 
 def _mlp(shape: Shape, classes: int, norm: str, width: float) -> Network:
     parts: list[nn.Module] = [nn.Flatten()]
-    for before, after in ((math.prod(shape), 128), (128, 64)):
+    first, second = _thin(width, 128, 64)
+    for before, after in ((math.prod(shape), first), (first, second)):
         parts += [nn.Linear(before, after), *([BatchNorm1d(after)] if norm == "bn" else []), nn.ReLU()]
-    return Network(nn.Sequential(*parts), nn.Linear(64, classes))
+    return Network(nn.Sequential(*parts), nn.Linear(second, classes))
 
 
 def _cnn(shape: Shape, classes: int, norm: str, width: float) -> Network:
@@ -68,9 +71,9 @@ def _cnn(shape: Shape, classes: int, norm: str, width: float) -> Network:
 
 def _thin(width: float, *channels: int) -> list[int]:
     """These numbers of channels times the width."""
-    found = [int(width * each) if 0 < width <= 1 else 0 for each in channels]
+    found = [int(width * each) if 0 < width <= WIDEST else 0 for each in channels]
     if min(found) < 1 or any(each != width * whole for each, whole in zip(found, channels)):
-        raise Mistake(f"a width of {width:g} leaves no whole number of {channels[0]} channels: use 0.5, 0.25 or 0.125.")
+        raise Mistake(f"a width of {width:g} leaves no whole number of {channels[0]} channels: use 0.125, 0.25, 0.5, 2, 4 or 8.")
     return found
 
 
@@ -186,7 +189,7 @@ def _name_and_width(text: str) -> tuple[str, float]:
         raise Mistake(f"no model is called {name!r}: choose one of {', '.join(_MODELS)}.")
     if not share:
         return name, 1.0
-    if name in ("linear", "mlp", "cnn"):
+    if name in ("linear", "cnn"):
         raise Mistake(f"model {name} comes in one width: write {name}, not {text}.")
     try:
         return name, float(share)
