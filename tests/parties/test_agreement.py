@@ -72,8 +72,8 @@ def test_the_method_is_built_from_what_is_agreed():
         (dict(name="a b"), "cannot be the name"),
         (dict(quorum=1), "quorum is 1"),
         (dict(quorum=4), "quorum is 4"),
-        (dict(quorum=2), "quorum is 2: with 3 parties use 3 to 3"),
-        (dict(quorum=2, parties=("north", "south", "east", "west")), "use 3 to 4"),
+        (dict(quorum=2), "quorum is 2, but there are 3 parties: use 3[.]"),
+        (dict(quorum=2, parties=("north", "south", "east", "west")), "use 3 or 4"),
         (
             dict(settings=dict(LABEL, groups=2), parties=tuple("abcde")),
             "groups is 2: with 5 parties the smallest would have 2",
@@ -315,6 +315,9 @@ def test_parties_of_chorus_agree_on_columns_beforehand_and_on_values_in_the_job(
     assert read.x.shape == (2, *agreed.shape) and read.columns[1].values == ("west",) and read.x[0, 0] == 5
     words = replace(said, schema=None, features=("a", "ward"), categories=("ward",))
     assert propose(tmp_path / "h", words, LabelSettings())[0].agreed.row_layout.kinds == dict(a="number", ward="category")
+    own.write_text("kind,seen,ward,a\n,2024-01-02,west,\ny,2023-07-01,,6\n")
+    with pytest.raises(Mistake, match="'a': the value is missing, fill it in, or ask the host for a federation with --impute[.]"):
+        rows.read_rows(Source(str(own), "kind"), agreed, "north")
     with pytest.raises(Mistake, match="'ward' are taken from a table: give one with --schema"):
         propose(tmp_path / "h", words, LabelSettings(method="xclp"))
     with pytest.raises(Mistake, match="names 'seen', which is not among the --features"):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +16,16 @@ from click.testing import CliRunner
 from trials import COLUMNS, LABEL, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 from grapevine.cli.main import main
-from grapevine.cli.parties import show_agreement
+from grapevine.cli.parties import how_to_continue, show_agreement
 from grapevine.core.errors import Mistake
 from grapevine.parties import files, keys
 from grapevine.parties import join as joining
 from grapevine.parties.doctor import examine
 from grapevine.parties.federation import load_host
+from grapevine.parties.host import _Progress
 from grapevine.parties.policy import policy_file, read_policy, willing
 from grapevine.parties.processes import free_port
-from grapevine.parties.settings import JOBS, Source, agreed_fields
+from grapevine.parties.settings import JOBS, JoinSettings, Source, agreed_fields
 from grapevine.run.folder import lock
 
 
@@ -136,12 +141,49 @@ def test_the_host_takes_its_columns_from_a_table(tmp_path):
         ([*HOST, "--scale", "own"], "--scale own does not apply to --job label"),
         ([*HOST, "--parties", "north,north"], "two parties are called"),
         (["--parties", "north,south"], "--schema with a table"),
+        (
+            [*HOST, "--invite", "nobody"],
+            "'nobody' is not one of the --parties (north, south, east): add it there, or correct it.",
+        ),
+        ([*HOST, "--port", "80x"], "port is 80x, which is not a whole number, as in 8443."),
+        ([*HOST, "--quorum", "9"], "quorum is 9, but there are 3 parties: use 3."),
+        ([*HOST, "--job", "train", "--classes", "0,1", "--quorum", "1"], "use 2 or 3."),
     ],
 )
 def test_the_host_refuses_what_cannot_work(tmp_path, words, sentence):
     done = run("host", str(tmp_path / "t"), *words)
-    assert done.exit_code == 2 and sentence in done.output
-    assert not (tmp_path / "t" / "federation.toml").exists()
+    assert done.exit_code == 2 and sentence in done.output and "Usage" not in done.output
+    assert not (tmp_path / "t").exists()
+
+
+def test_steps_that_are_asked_many_times_in_a_row_are_told_once(tmp_path):
+    asked = [("begin", []), ("go_on", []), ("go_on", []), ("go_on", ["south"]), ("go_on", []), ("share", []), ("go_on", [])]
+    lines = [dict(round=0, step=step, answered=["north"], missing=lost, seconds=0.4) for step, lost in asked]
+    path, said, told = tmp_path / "progress.jsonl", [], []
+    progress = _Progress(path, said.append, told.append)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert progress.read() == "round 1, step go_on: 1 answered"
+    assert [sentence.split(":")[0].split()[-1] for sentence in said] == ["begin", "go_on", "share", "go_on"]
+    assert told == ["round 1, step go_on: 1 answered in 0.4 s, no answer from south."]
+
+
+def test_a_party_that_is_stopped_before_it_joins_can_use_its_invitation_again(tmp_path):
+    """SIGTERM also ends a command that was started in the background, where Ctrl-C is ignored."""
+    token = keys.Token("127.0.0.1", free_port(), "trial", "north", "ab" * 32, bytes(range(16)))
+    words = ["join", "--data", "n.csv", "--label", "kind", "--home", str(tmp_path / "home")]
+    env = {**os.environ, "GRAPEVINE_TOKEN": token.text()}
+    started = subprocess.Popen([sys.executable, "-c", "from grapevine.cli.main import main; main()", *words], text=True,
+                               env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))  # fmt: skip
+    assert "Waiting for the host" in started.stdout.readline()
+    started.send_signal(signal.SIGTERM)
+    said = started.communicate(timeout=300)[0]
+    assert started.returncode == 130 and "Stopped before you joined. The invitation can still be used" in said
+    (tmp_path / "home" / "party.toml").touch()
+    s = JoinSettings("my rows.csv", "kind", "id", home=str(tmp_path / "home"))
+    assert how_to_continue(tmp_path / "home", s).endswith(
+        f"join --home {tmp_path / 'home'} --data 'my rows.csv' --label kind --id id"
+    )
 
 
 def test_an_existing_federation_is_not_made_again(tmp_path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import stat
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +17,15 @@ from net import Net, ask_party
 from trials import LABEL, NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 import grapevine as gv
+from grapevine import report
+from grapevine.cli.bars import console
 from grapevine.cli.main import main
+from grapevine.cli.terminal import show_own_labels
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto.agreement import Identity, fingerprint
+from grapevine.jobs.settings import LabelSettings
 from grapevine.parties import files, networks
 from grapevine.parties import join as joining
 from grapevine.parties.federation import load_party
@@ -119,6 +125,29 @@ def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, m
     assert not (tmp_path / "east" / "rows.npy").exists() and not (tmp_path / "east" / "memory").exists()
     with pytest.raises(Mistake, match="is finished"):
         joining.join(None, JoinSettings(home=str(tmp_path / "east")), speak)
+
+
+def test_a_party_of_a_label_job_gets_its_verdict_and_page(tmp_path, monkeypatch):
+    """What the job in one process tells all parties, as far as it is this party's."""
+    parties = [blobs(name, i, 60) for i, name in enumerate(NAMES)]
+    words = dict(secure="plain", bits=256, neighbours=3)
+    net = Net(tmp_path, parties, label_agreement(settings=dict(LabelSettings(**words).agreed()), seed=3))
+    about, speak, _ = finished_party(net, "east", monkeypatch)
+    out = joining._Stay(tmp_path / "east", about, JoinSettings(out=str(tmp_path / "out"), target=0.9), speak).run()
+    pairs = [(party.x, party.labels) for party in parties]
+    here = gv.label(pairs, names=NAMES, seed=3, target=0.9, out=tmp_path / "here", **words)
+    told, other = (json.loads((folder / "result.json").read_text()) for folder in (out, tmp_path / "here"))
+    for name in ("expected", "recall", "settings", "classes", "seed_note"):
+        assert told[name] == other[name], name
+    assert told["per_client"] == other["per_client"][:1] and told["per_client"][0]["words"].startswith("east: ")
+    assert told["parties"] == other["parties"][:1] and told["lost"] == []
+    assert {name: told["chosen"][name] for name in ("bits", "scale", "weights")}.items() <= other["chosen"].items()
+    assert stat.S_IMODE((out / "result.json").stat().st_mode) == 0o600
+    with console.capture() as said:
+        show_own_labels(told, out)
+    assert told["per_client"][0]["words"] in said.get() and f"{here[0].counts['new']} of your 60 rows" in said.get()
+    page = report.write(out).read_text()
+    assert "Labels for east" in page and "own model" in page and "south" not in page
 
 
 def test_a_party_of_a_clean_job_gets_what_the_job_in_one_process_gives(tmp_path, monkeypatch):
@@ -371,3 +400,17 @@ def test_forget_leaves_folders_alone_that_are_no_partys(tmp_path, what):
     assert CliRunner().invoke(main, ["forget", str(tmp_path)]).exit_code == 2
     assert {path.name for path in tmp_path.iterdir()} == set(what.split())
     assert CliRunner().invoke(main, ["forget", str(tmp_path / "nowhere")]).exit_code == 2
+
+
+def test_what_is_sent_many_times_in_a_row_is_told_once(tmp_path):
+    speak, said = talk()
+    stay = joining._Stay.__new__(joining._Stay)
+    stay.folder, stay.talk, stay.node = tmp_path, speak, SimpleNamespace(running=False)
+    stay.seen, stay.step, stay.fields = [], "", set()
+    steps = ["begin", "go_on", "go_on", "share", "go_on"]
+    lines = [dict(step=step, field=field, bytes=1, reveals="nothing") for step in steps for field in ("share", "tag")]
+    (tmp_path / "disclosure.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    stay._tell_progress()
+    told = [sentence.split(", ")[:2] for sentence in said if sentence.startswith("Sent")]
+    assert [step.split()[-1] for step, field in told if field == "tag"] == ["begin", "go_on", "share", "go_on"] and len(told) == 8
+    assert len(stay.seen) == 10

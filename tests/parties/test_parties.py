@@ -69,6 +69,9 @@ def test_three_parties_label_their_rows_by_chorus(tmp_path):
             heads = gv.load(tmp_path / name / "out")
             assert np.mean(heads.predict(party.x) == np.array(party.truth)) > 0.7
             assert_left(machines, name, ["keys", "meet", "names", "begin", "go_on", "share", "receive", "hear"])
+            verdict = json.loads((tmp_path / name / "out" / "result.json").read_text())["per_client"][0]["words"]
+            assert verdict in machines.said(name) and "own model" in verdict
+            assert verdict.split(":")[0] in (tmp_path / name / "out" / "report.html").read_text()
         machines.grapevine("report", str(machines.host / "results"))
         assert "class 10" in (machines.host / "results" / "report.html").read_text()
 
@@ -104,7 +107,7 @@ def test_tables_as_people_have_them_get_the_labels_of_one_process_and_heads_for_
             np.testing.assert_allclose([float(row["confidence"]) for row in rows], here[place].confidence, atol=1e-6)
             new = home / "new.csv"
             machines.grapevine("predict", str(home / "out"), paths[place], "--id", "id", "--impute", "--out", str(new))
-            found = [row["label"] for row in csv.DictReader(new.open())]
+            found = [row["label"] for row in csv.DictReader(new.read_text().splitlines())]
             assert np.mean(np.array(found) == machines.parties[name].truth) > 0.7
 
 

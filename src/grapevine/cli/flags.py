@@ -19,10 +19,11 @@ class Words(click.Choice):
         return value
 
 
-class Names(click.ParamType):
-    """Names with commas between them, which the settings split."""
+class Unread(click.ParamType):
+    """Numbers, and names with commas between them: the settings read them, and refuse others with their own sentence."""
 
-    name = "names"
+    def __init__(self, name: str):
+        self.name = name
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         return value
@@ -43,7 +44,8 @@ def flag(f: Field) -> Callable:
     if about["choices"]:
         words["type"] = Words(about["choices"])
     else:
-        words["type"] = Names() if wanted is tuple else str if about.get("words") or about.get("read") else wanted
+        text = about.get("words") or about.get("read") or wanted is str
+        words["type"] = str if text else Unread({tuple: "names", int: "integer"}.get(wanted, "float"))
     return click.option(flag_name(f), f.name, default=f.default, **words)
 
 

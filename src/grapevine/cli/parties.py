@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from grapevine.cli.flags import flag, flags, json_flag
+from grapevine.cli.shell import ended_alike
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
 from grapevine.core.words import printable
@@ -80,7 +80,11 @@ def host(
     where = Path(folder)
     given = {name: value for name, value in said.items() if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
     if given:
-        made = make_federation(*propose(where, *settings_of(given)))
+        made, rows = propose(where, *settings_of(given))
+        strange = [name for name in invited if name not in made.parties]
+        if strange:
+            raise Mistake(f"'{strange[0]}' is not one of the --parties ({', '.join(made.parties)}): add it there, or correct it.")
+        made = make_federation(made, rows)
         click.echo(f"Created {where / 'federation.toml'} (settings {made.agreed.hash[:12]}).")
         if made.agreed.seed is not None:
             click.echo("Hyperplanes are reproducible, not secret.")
@@ -151,11 +155,11 @@ def run_host(folder: Path) -> None:
     from grapevine.jobs.expected import why_unknown
     from grapevine.parties.host import host as run
 
-    with HostTable() as table:
+    with HostTable() as table, ended_alike():
         try:
             result = run(folder, table.show, table.say)
         except KeyboardInterrupt:
-            table.say(f"Stopped. Continue with: grapevine host {folder}")
+            table.say(f"Stopped. Continue with: grapevine host {shlex.quote(str(folder))}")
             sys.exit(130)
     if result["job"] == "train":
         measured = result["accuracy"] is not None
@@ -273,7 +277,7 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
     grapevine join --token-file north.token --data patients.parquet --label diagnosis --id patient
     grapevine join --home ~/.grapevine/trial/north
     """
-    from grapevine.parties.join import Talk
+    from grapevine.parties.join import Talk, home_of
     from grapevine.parties.join import join as run
 
     def ask(question: str) -> bool:
@@ -298,14 +302,29 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
             last[0] = text
             say(f"{time.strftime('%H:%M:%S')} {text[0].upper()}{text[1:].rstrip('.')}.")
 
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # told to end, it cleans up as after Ctrl-C
+    text, s = invitation(token, file), JoinSettings.from_dict(settings)
     try:
-        folder = run(invitation(token, file), JoinSettings.from_dict(settings), Talk(say, ask, insist, show_agreement, line))
-    except KeyboardInterrupt:
-        click.echo("\nStopped. The job's rows and memory were deleted. Continue with: grapevine join --home DIR --data FILE "
-                   "--label COL, with the same folder and rows.", err=True)  # fmt: skip
+        with ended_alike():
+            folder = run(text, s, Talk(say, ask, insist, show_agreement, line))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"\n{how_to_continue(home_of(text, s), s)}", err=True)
         sys.exit(130)
+    if (folder / "result.json").exists():
+        from grapevine import report
+        from grapevine.cli.terminal import show_own_labels
+
+        report.write(folder)
+        show_own_labels(json.loads((folder / "result.json").read_text()), folder)
     click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
+
+
+def how_to_continue(home: Path, s: JoinSettings) -> str:
+    """What a party that was stopped can do: nobody knows of it yet, or its keys wait in its folder."""
+    if not (home / "party.toml").exists():
+        return "Stopped before you joined. The invitation can still be used: run the same command again."
+    given = [f"--{name} {shlex.quote(value)}" for name in ("data", "label", "id", "embed") if (value := getattr(s, name))]
+    where = " ".join([f"--home {shlex.quote(str(home))}", *(given or ["--data FILE", "--label COL"])])
+    return f"Stopped. The job's rows and memory were deleted. Continue with: grapevine join {where}"
 
 
 def show_agreement(agreed: Agreement, rows: Party) -> None:
@@ -320,7 +339,8 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
     click.echo(
         f"Federation {agreed.name}: job {agreed.job}, with {', '.join(others)}; at least {agreed.quorum} parties must stay."
     )
-    click.echo(f"Your data: {len(rows.ids)} rows of {'×'.join(map(str, agreed.shape))} numbers, {known} labelled.")
+    what = "columns" if agreed.features else "numbers"
+    click.echo(f"Your data: {len(rows.ids)} rows of {'×'.join(map(str, agreed.shape))} {what}, {known} labelled.")
     if agreed.server:
         click.echo(f"The host has its own labelled rows, of {len(agreed.classes)} classes.")
     if agreed.seed is not None:

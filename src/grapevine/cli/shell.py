@@ -1,9 +1,10 @@
-"""The command as it was typed, and Ctrl-C."""
+"""The command as it was typed, and how it is told to end."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,16 @@ def stopped(sentence: str) -> Iterator[None]:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)
+
+
+@contextmanager
+def ended_alike() -> Iterator[None]:
+    """SIGTERM ends the command like Ctrl-C, even one that was started in the background: it cleans up, and exits with 130."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -130,17 +130,9 @@ OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row
 
 def show_labels(result: Any, folder: Path) -> None:
     """The end of a label job: in words first, then party by party."""
-    from grapevine.jobs.expected import why_unknown
-
     s, measured = result.settings, result.accuracy is not None
     say_notes(result.warnings)
-    e = result.expected
-    if e:
-        between = f"{percent(e['low'])} to {percent(e['high'])}"
-        say(f"Expected accuracy: {percent(e['accuracy'])} ({between}): we hid {e['n']} known labels and recovered that share of "
-            f"them. Each party alone recovers {percent(e['alone'])}.")  # fmt: skip
-    else:
-        say(f"Expected accuracy: unknown, {why_unknown(result.classes)}.")
+    say(_expected(result.expected, result.classes))
     if measured:
         compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
         say("; ".join([f"Measured against the truth, together: {percent(result.accuracy)}", *compared]) + ".")
@@ -153,6 +145,27 @@ def show_labels(result: Any, folder: Path) -> None:
     _show_trust(result)
     show_cost(result)
     show_place(folder)
+
+
+def show_own_labels(result: dict, folder: Path) -> None:
+    """The end of a label job for one party of several machines, from its result.json."""
+    own = result["per_client"][0]
+    new = own["n"] - own["labelled"] - own["abstained"]
+    say_notes(result["warnings"])
+    say(f"{new} of your {own['n']} rows got a label; {own['labelled']} had one, and {own['abstained']} were left without.")
+    if result["method"] == "chorus":  # with xclp only the host is told how good they are
+        say(_expected(result["expected"], result["classes"]), own["words"])
+    show_place(folder)
+
+
+def _expected(e: dict | None, classes: Sequence[str]) -> str:
+    from grapevine.jobs.expected import why_unknown
+
+    if not e:
+        return f"Expected accuracy: unknown, {why_unknown(classes)}."
+    between = f"{percent(e['low'])} to {percent(e['high'])}"
+    return (f"Expected accuracy: {percent(e['accuracy'])} ({between}): we hid {e['n']} known labels and recovered that share of "
+            f"them. Each party alone recovers {percent(e['alone'])}.")  # fmt: skip
 
 
 def _show_trust(result: Any) -> None:

@@ -30,7 +30,7 @@ class CellMistake(Mistake):
 
     def __init__(self, column: str, what: str, way: str):
         super().__init__(f"{what}, {way}.")
-        self.column = column
+        self.column, self.what, self.way = column, what, way
 
 
 @dataclass(frozen=True)

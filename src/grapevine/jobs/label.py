@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -150,20 +151,41 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
         for party in parties
     ]  # fmt: skip
     recall = by_class(groups, heard)
+    first = ran.clients[groups[0]["got_labels"][0]]
+    nodes = dict(nodes=sum(groups[0]["nodes"].values())) if isinstance(method, Chorus) else {}
     notes += _unreached(found, lost) + _never(recall, classes) + _aimed(found, s.target)
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
-        settings=s, about=_about(groups[0], ran.clients, method), recall=recall, heads=_heads(ran.clients, groups),
+        settings=s, about=_about(first, method) | nodes, recall=recall, heads=_heads(ran.clients, groups),
         graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
 
 
-def _about(group: dict, clients: dict[str, Client], method: Label | Chorus) -> dict[str, Any]:
+def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[dict]) -> LabelResult:
+    """The result as one party of a hosted job knows it: its own labels, what left it, and what all parties opened."""
+    method, names = make_method(s), [*client.memory["classes"].values()]
+    found = party_labels(party, client, method, s.abstain, s.target, disclosure)
+    group = dict(expected=client.memory["result"].get("expected"), classes=len(names))
+    classes = sort_names(names)
+    recall = by_class([group], [names])
+    notes = _unreached([found], []) + _never(recall, classes) + _aimed([found], s.target)
+    by_step = {step: [line for line in disclosure if line["step"] == step] for step in {line["step"]: 0 for line in disclosure}}
+    messages = [dict(step=step, direction="up", bytes=sum(line["bytes"] for line in lines), messages=len({line["time"] for line
+                     in lines})) for step, lines in by_step.items()]  # fmt: skip
+    times = sorted(datetime.fromisoformat(line["time"]) for line in disclosure)
+    return LabelResult(
+        [found], tuple(classes), expected_accuracy([group]), [], notes, (times[-1] - times[0]).total_seconds() if times else 0.0,
+        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads_of(client),
+    )  # fmt: skip
+
+
+def _about(client: Client, method: Label | Chorus) -> dict[str, Any]:
     """What the job chose by hidden labels."""
+    result = client.memory["result"]
     if isinstance(method, Label):
-        return dict(bits=method.xclp.bits, neighbours=group["neighbours"], alpha=group["alpha"])
-    result = clients[group["got_labels"][0]].memory["result"]
-    return dict(bits=method.xclp.bits, scale=result["scale"], weights=result["weights"], nodes=sum(group["nodes"].values()))
+        k, alpha = method.xclp.grid[result["candidate"]]
+        return dict(bits=method.xclp.bits, neighbours=k, alpha=alpha)
+    return dict(bits=method.xclp.bits, scale=result["scale"], weights=result["weights"])
 
 
 def _heads(clients: dict[str, Client], groups: Sequence[dict]) -> Heads | None:

@@ -80,7 +80,7 @@ class LabelResult(Parties[PartyLabels]):
     warnings: list[str]
     seconds: float
     bytes_up: int
-    bytes_down: int
+    bytes_down: int | None  # None: a party of a hosted job does not count it
     messages: list[dict]
     settings: LabelSettings
     about: dict[str, Any] = field(default_factory=dict)  # what was chosen by hidden labels

@@ -128,7 +128,8 @@ class Agreement:
             min(3, n) if self.job == "label" else 2
         )  # the label job opens sums, and of two parties each knows the other's part
         if not fewest <= self.quorum <= n:
-            raise Mistake(f"quorum is {self.quorum}: with {n} parties use {fewest} to {n}.")
+            use = f"{n}" if n == fewest else f"{fewest} {'or' if n == fewest + 1 else 'to'} {n}"
+            raise Mistake(f"quorum is {self.quorum}, but there are {n} parties: use {use}.")
         groups = self.settings.get("groups", 1) if self.job == "label" else 1
         if n // groups < fewest:
             raise Mistake(

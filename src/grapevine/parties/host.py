@@ -237,7 +237,7 @@ class _Progress:
     def __init__(self, path: Path, say: Callable[[str], None], tell: Callable[[str], None]):
         self.path, self.say, self.tell = path, say, tell  # on this screen, and on everybody's
         self.seen = len(whole_lines(path))
-        self.line = "the job begins"
+        self.line, self.told = "the job begins", ""  # what is shown now, and the step that was told last
 
     def read(self) -> str:
         lines = whole_lines(self.path)
@@ -256,5 +256,7 @@ class _Progress:
             return
         lost = f", no answer from {', '.join(told['missing'])}" if told["missing"] else ""
         self.line = f"{step}: {len(told['answered'])} answered{lost}"
-        say = self.tell if lost else self.say
+        if self.told == step and not lost:
+            return  # a step that is asked many times in a row is told once
+        self.told, say = step, self.tell if lost else self.say
         say(f"{step}: {len(told['answered'])} answered in {told['seconds']:.1f} s{lost}.")

@@ -4,6 +4,7 @@ are, work, take the results, leave. Private keys never leave the party's folder,
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -18,11 +19,10 @@ from grapevine.core.ledger import Ledger
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.core.words import printable
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.jobs import heads, label_party, label_result
+from grapevine.jobs import heads, label, label_result
 from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
-from grapevine.methods.chorus import Chorus
-from grapevine.methods.label import Label
+from grapevine.jobs.settings import LabelSettings
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import ledger_folder
 from grapevine.parties.files import check_name, read_if_there, read_toml, whole_lines, write_toml
@@ -50,15 +50,18 @@ def default_home(token: Token) -> Path:
     return Path.home() / ".grapevine" / check_name(token.federation, "federation") / check_name(token.name)
 
 
+def home_of(token: str | None, s: JoinSettings) -> Path:
+    """The folder of a party."""
+    if s.home:
+        return Path(s.home).expanduser().resolve()
+    if not token:
+        raise Mistake("give an invitation, or with --home the folder of a party that has already joined.")
+    return default_home(read_token(token))
+
+
 def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
     """Take part in a job to its end; the folder with the results."""
-    invitation = read_token(token) if token else None
-    if s.home:
-        folder = Path(s.home).expanduser().resolve()
-    elif invitation:
-        folder = default_home(invitation)
-    else:
-        raise Mistake("give an invitation, or with --home the folder of a party that has already joined.")
+    invitation, folder = read_token(token) if token else None, home_of(token, s)
     if s.pin and not Path(s.pin).exists():
         raise Mistake(f"there is no file {s.pin}: give --pin the pinned.toml of an earlier job.")
     if s.out:
@@ -175,6 +178,7 @@ class _Stay:
         path = folder / "epoch.txt"  # which start of the host this party last worked for
         self.epoch = path.read_text() if path.exists() else ""
         self.seen = whole_lines(folder / "disclosure.jsonl")
+        self.step, self.fields = "", set[str]()  # what was said last of what was sent
 
     def run(self) -> Path:
         state, sentence = "left", ""
@@ -331,6 +335,11 @@ class _Stay:
     def _tell_progress(self) -> None:
         lines = whole_lines(self.folder / "disclosure.jsonl")
         for line in lines[len(self.seen) :]:
+            if line["step"] != self.step:
+                self.step, self.fields = line["step"], set()
+            if line["field"] in self.fields:
+                continue  # a step that is asked many times in a row is told once; all of it is in disclosure.jsonl
+            self.fields.add(line["field"])
             self.talk.say(f"Sent: step {line['step']}, {line['field']}, {line['bytes']} bytes ({line['reveals']}).")
         self.seen = lines
         self.talk.line(self.node.words() if self.node.running else "connecting to the host")
@@ -381,13 +390,12 @@ class _Stay:
         return rows, Client(rows.name, rows.data(), Memory(FileStore(self.folder / "memory"), manifest), None, self.party["seed"])
 
     def _write_labels(self, out: Path) -> None:
-        rows, client = self._client()
-        method = self.agreed.made
-        assert isinstance(method, (Label, Chorus))
-        label_result.write_party(out, label_party.party_labels(rows, client, method, self.abstain, self.target, self.seen))
-        found = heads.heads_of(client)
-        if found is not None:
-            found.save(out / heads.HEADS)
+        said = {**self.agreed.settings, "seed": self.agreed.seed, "abstain": self.abstain, "target": self.target}
+        result = label.at_party(*self._client(), LabelSettings.from_dict(said), self.seen)
+        label_result.write_party(out, result[0])
+        write_atomically(out / "result.json", json.dumps(label_result.summary_json(result), indent=1).encode(), 0o600)
+        if result.heads is not None:
+            result.heads.save(out / heads.HEADS)
 
     def _write_cleaned(self, out: Path) -> None:
         from grapevine.parties import networks

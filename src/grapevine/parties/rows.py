@@ -14,6 +14,7 @@ import numpy as np
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.core.tensors import torch
+from grapevine.data.cells import CellMistake
 from grapevine.data.columns import Layout
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
 from grapevine.data.embed import DIMENSIONS
@@ -39,7 +40,13 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
                       f"{', '.join(agreed.features[:5])}: give a table.")  # fmt: skip
     told = CleanSettings(label=source.label, id=source.id, embed=_embedding(source, agreed), missing=source.missing,
                          decimal=source.decimal, impute=bool(agreed.settings.get("impute")))  # fmt: skip
-    ((read,), _) = reading.read(told, [source.data], layout=agreed.row_layout if agreed.features else None)
+    try:
+        ((read,), _) = reading.read(told, [source.data], layout=agreed.row_layout if agreed.features else None)
+    except CellMistake as wrong:
+        if "--impute" not in wrong.way:
+            raise
+        way = "fill it in, or ask the host for a federation with --impute"
+        raise CellMistake(wrong.column, wrong.what, way) from None
     if len(agreed.shape) == 3 and agreed.shape[0] == 3 and read.x.shape[1] == 1:
         read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
     if read.x.shape[1:] != agreed.shape:

@@ -27,7 +27,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
     with files_of(folder, "a label job of Grapevine"):
         parties = summary.get("parties", [])
         sent = summary.get("bytes_by_step") or read_lines(Path(folder) / "messages.jsonl")
-        names = many(len(parties or summary.get("labelled", [])), "party", "parties")
+        names = parties[0]["name"] if len(parties) == 1 else many(len(parties or summary.get("labelled", [])), "party", "parties")
         note, protocol = summary.get("seed_note", ""), summary.get("protocol", summary["settings"].get("secure", ""))
         told = dict(summary["settings"], protocol=protocol, seed=note or summary.get("seed"), version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary.get("command") else []
@@ -38,7 +38,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
             ("Confidence", _confidence(parties)),
             ("Class balance", _balance(parties, [str(c) for c in summary.get("classes", [])])),
             ("Graph", _graph(parties, summary)),
-            ("What left each party", _left(sent)),
+            ("What left each party", _left(sent, len(parties))),
             ("Settings", [*again, Settings({"Settings": told})]),
         ]
         return Page(
@@ -220,8 +220,9 @@ def _graph(parties: list[dict], summary: dict) -> list[Part]:
     return [scatter("Graph of the rows", points, classes, note=note + "Choose a class or a party to see it alone.")]
 
 
-def _left(sent: list[dict]) -> list[Part]:
+def _left(sent: list[dict], parties: int) -> list[Part]:
     heads, told = ["step", "direction", "what it reveals", "bytes", "messages"], [line for line in sent if line.get("reveals")]
     rows = [[line["step"], line["direction"], line["reveals"], size(line["bytes"]), line["messages"]] for line in told]
-    note = "All parties together. Each party's own account is its disclosure.jsonl."
+    note = "All parties together. Each party's own account" if parties != 1 else "This party alone. The whole account"
+    note += " is in disclosure.jsonl."
     return [*bytes_sent(sent, "party"), *([Card("What it reveals", [note, Table(heads, rows)])] if rows else [])]
