@@ -273,7 +273,31 @@ def test_landmarks_are_labelled_rows_and_centres_and_rows_lie_between_them():
     np.testing.assert_allclose(nodes.to_rows.toarray()[:12, :12], np.eye(12))
     assert (nodes.to_rows.toarray()[12:] > 0).sum(1).max() <= 5
     all = landmarks.nodes(V, 12, landmarks.centres(V, 12, 300, 0))
-    assert all.to_rows is None and len(all.V) == 300
+    assert all.to_rows is None and all.from_others is None and len(all.V) == 300
+
+
+def test_a_hidden_label_is_judged_as_a_row_that_is_no_node():
+    rows, _, _ = parties(n=300, P=1)
+    V, m, C = rows[0], 12, 3
+    nodes = landmarks.nodes(V, m, landmarks.centres(V, m, 52, 0))
+    others = nodes.from_others.toarray()
+    assert (np.diag(others[:, :m]) == 0).all() and ((others > 0).sum(1) == 5).all()
+    unit = nodes.V / np.linalg.norm(nodes.V, axis=1, keepdims=True)
+    cosine = unit[3] @ unit.T
+    near = [j for j in np.argsort(-cosine) if j != 3][:5]
+    np.testing.assert_allclose(others[3, near], cosine[near] ** 8 / (cosine[near] ** 8).sum(), rtol=1e-6)
+
+    rng = np.random.default_rng(0)
+    y, fold = rng.integers(0, C, m), 1 + np.arange(m) % (FOLDS - 1)
+    Q = rng.dirichlet(np.ones(C), (FOLDS, 52))
+    own = song.Singer(V, y, fold, Q[None], nodes.mass, nodes.to_rows, None, None, from_others=nodes.from_others)
+    found = own.rows(Q)
+    for i in range(m):
+        np.testing.assert_allclose(found[fold[i], i], others[i] @ Q[fold[i]])  # not heard: from the nodes around it
+        heard = fold[i] % (FOLDS - 1) + 1
+        np.testing.assert_allclose(found[heard, i], Q[heard, i])  # heard: its own node
+    sharp = Q**2 / (Q**2).sum(-1, keepdims=True)
+    np.testing.assert_allclose(own.hidden_at_nodes(np.log(Q), 2.0), np.log([others[i] @ sharp[fold[i]] for i in range(m)]))
 
 
 def test_a_triangle_is_a_symmetric_matrix():

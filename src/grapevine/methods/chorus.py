@@ -252,7 +252,7 @@ class Chorus(InGroups):
         return song.Singer(
             self.prepared(client), told["y"], told["fold"], scores / np.maximum(counts, 1.0)[:, None], nodes.mass, nodes.to_rows,
             tuned, lambda what: np.random.default_rng(client.seed_of(what)), self.told(C), self.smooth,
-            lambda name, make: _kept(client, name, make),
+            lambda name, make: _kept(client, name, make), nodes.from_others,
         )  # fmt: skip
 
     def tuned(self, client: Client) -> tune.Tuned:

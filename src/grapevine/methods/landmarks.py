@@ -18,11 +18,13 @@ NEAREST, POWER, BLOCK = 5, 8, 4096
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes V, labelled rows first; how many rows each stands for; and rows from nodes (None: rows are nodes)."""
+    """Nodes V, labelled rows first; how many rows each stands for; rows from nodes (None: rows are nodes); and labelled rows from
+    the other nodes: a hidden label is judged as a row that is no node, or the graph would seem better than it is for them."""
 
     V: np.ndarray
     mass: np.ndarray
     to_rows: sparse.csr_array | None = None
+    from_others: sparse.csr_array | None = None
 
     def means(self, Q: np.ndarray) -> np.ndarray:
         """The means at nodes of values of rows, (folds, rows, classes)."""
@@ -55,15 +57,18 @@ def nodes(V: np.ndarray, known: int, centres: np.ndarray) -> Nodes:
         return Nodes(V, np.ones(len(V)))
     all = np.concatenate([V[:known], centres])
     unit = all / np.maximum(np.linalg.norm(all, axis=1, keepdims=True), 1e-12)
-    k = min(NEAREST, len(all))
+    k = max(1, min(NEAREST, len(all) - 1))
     index, weight = np.empty((len(V), k), np.int64), np.empty((len(V), k))
     for a in range(0, len(V), BLOCK):
         block = V[a : a + BLOCK]
         near = block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12) @ unit.T
+        itself = np.arange(a, min(a + BLOCK, known))
+        near[itself - a, itself] = -1.0
         index[a : a + BLOCK] = np.argpartition(-near, k - 1, axis=1)[:, :k]
         weight[a : a + BLOCK] = np.maximum(np.take_along_axis(near, index[a : a + BLOCK], 1), 1e-6) ** POWER
-    index[:known], weight[:known] = np.arange(known)[:, None], 1.0  # a labelled row is its own node
     weight /= weight.sum(1, keepdims=True)
     rows = np.repeat(np.arange(len(V)), k)
-    to_rows = sparse.csr_array((weight.ravel(), (rows, index.ravel())), (len(V), len(all)))
-    return Nodes(all, np.asarray(to_rows.sum(0)).ravel(), to_rows)
+    from_others = sparse.csr_array((weight.ravel(), (rows, index.ravel())), (len(V), len(all)))
+    themselves = sparse.eye_array(known, len(all))  # a labelled row is its own node
+    to_rows = sparse.csr_array(sparse.vstack([themselves, from_others[known:]]))
+    return Nodes(all, np.asarray(to_rows.sum(0)).ravel(), to_rows, from_others[:known])

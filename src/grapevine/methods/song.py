@@ -86,10 +86,24 @@ class Singer:
     told: Told = Told()
     smooth: bool = False
     keep: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = lambda name, make: make()  # so as not to compute it again
+    from_others: sparse.csr_array | None = None  # labelled rows from nodes other than themselves, where rows are no nodes
 
     def rows(self, Q: np.ndarray) -> np.ndarray:
-        """From nodes to rows, fold by fold."""
-        return Q if self.to_rows is None else np.stack([self.to_rows @ q for q in Q])
+        """From nodes to rows, fold by fold; where a fold has not heard a row's label, the row is one that is no node."""
+        if self.to_rows is None:
+            return Q
+        out = np.stack([self.to_rows @ q for q in Q])
+        out[self.fold, np.arange(len(self.y))] = self._from_others(Q)
+        return out
+
+    def _from_others(self, Q: np.ndarray) -> np.ndarray:
+        return np.stack([self.from_others @ q for q in Q])[self.fold, np.arange(len(self.y))]
+
+    def hidden_at_nodes(self, log_Q: np.ndarray, power: float = 1.0) -> np.ndarray:
+        """For each label, log-probabilities by the nodes of the fold that has not heard it, sharpened: (labels, classes)."""
+        if self.from_others is None:
+            return log_softmax(power * self.hidden(log_Q), -1)
+        return np.log(np.maximum(self._from_others(softmax(power * log_Q, -1)), LEAST))
 
     def hidden(self, voice: np.ndarray) -> np.ndarray:
         """For each label, what the fold that has not heard it says: (labels, classes)."""
@@ -240,15 +254,14 @@ def _graph_voice(own: Singer) -> Program:
     at, losses = np.arange(len(own.y)), np.empty((J, len(POWERS)))
     log_Q = np.log(own.Z) - np.log(own.Z.sum(-1, keepdims=True))
     for j in range(J):
-        hidden = own.hidden(log_Q[j])
-        losses[j] = [own.told.loss(log_softmax(t * hidden, -1)[at, own.y]).sum() for t in POWERS]
+        losses[j] = [own.told.loss(own.hidden_at_nodes(log_Q[j], t)[at, own.y]).sum() for t in POWERS]
     losses = yield losses.ravel()
     power = POWERS[losses.reshape(J, -1).argmin(1)]
     Q = softmax(power[:, None, None, None] * log_Q, -1)
     prior = class_shares(own.tuned.counts.sum(0))
     even, found = yield from _balance(Q, own.mass, own.tuned.rows, prior)
     log_Q = np.log(np.maximum(np.concatenate([Q, even]), LEAST))
-    losses = yield np.array([own.told.loss(own.hidden(log_Q[j])[at, own.y]).sum() for j in range(2 * J)])
+    losses = yield np.array([own.told.loss(own.hidden_at_nodes(log_Q[j])[at, own.y]).sum() for j in range(2 * J)])
     weight = softmax(-TRUST * losses)
     mixed = np.einsum("j,jfnc->fnc", weight, log_Q)
     shares = weight[J:].sum() * prior + weight[:J] @ found[:, 0, 0]
