@@ -629,7 +629,7 @@ def test_the_page_loads_without_complaint_shows_its_pictures_and_fits(browser, o
         assert browser.complaints() == []
         asked = [e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
         assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
-        assert browser.ask("document.documentElement.scrollWidth") <= width
+        assert browser.ask("document.documentElement.scrollWidth") <= width and browser.cut() == []
         assert browser.ask("[...document.images].every(i => i.naturalWidth > 0)")
     assert browser.ask("document.images.length") > 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import json
 import math
 import os
@@ -19,10 +20,12 @@ from pathlib import Path
 import pytest
 from chromium import Browser
 from click.testing import CliRunner
+from rich.console import Console
 from scipy.stats import sem, ttest_rel
 from scipy.stats import t as t_distribution
 
 import grapevine as gv
+from grapevine.cli import compare_terminal, terminal
 from grapevine.cli.bars import CompareBar
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
@@ -476,6 +479,19 @@ def test_a_budget_is_read_from_the_command_and_refused_by_a_sentence(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
+def test_a_narrow_terminal_says_which_columns_it_leaves_out(tmp_path, monkeypatch):
+    long = "fedsem:epochs=3,lr=0.05,batch=25,weight_decay=0.0005"
+    made = tabled(made_up(tmp_path / "c", ["fedprox", long], lambda label, values, seed: 0.5 + seed / 100))
+    words = io.StringIO()
+    narrow = Console(width=80, file=words, highlight=False, markup=False)
+    for module in (compare_terminal, terminal):
+        monkeypatch.setattr(module, "console", narrow)
+    compare_terminal.show_comparison(made)
+    table, told = words.getvalue().split("There is no room here for ")
+    assert max(map(len, table.splitlines())) <= 80 and "…" not in table and "batch=25" in table.replace("\n", "")
+    assert "balanced" in told.splitlines()[0] and "see table.md" in told.splitlines()[0]
+
+
 def test_the_bar_never_says_that_no_time_is_left(capsys):
     for seconds, said in ((0.0, "3 of 4 runs; fedavg"), (0.4, "3 of 4 runs; fedavg"), (61.2, "about 61.2 s left")):
         CompareBar("compare")(comparison.Standing(3, 0, 4, 9, 10, seconds, "fedavg"))
@@ -628,14 +644,14 @@ def test_pages_load_without_complaint_and_fit(browser: Browser, grid, tmp_path, 
     for path in (grid.out / "report.html", one.out / "report.html", board):
         browser.visit(path, width, dark)
         assert browser.complaints() == []
-        assert browser.ask("document.documentElement.scrollWidth") <= width
+        assert browser.ask("document.documentElement.scrollWidth") <= width and browser.cut() == []
 
 
 @pytest.mark.browser
 def test_sorting_and_choosing_by_mouse_and_keyboard(browser: Browser, tmp_path):
     made = tabled(made_up(tmp_path / "one", ["fedprox", "fedsem"], noisy))
     browser.visit(made.out / "report.html", 1200, False)
-    names = "[...document.querySelectorAll('.sorted tbody tr')].map(r => r.cells[0].firstChild.textContent)"
+    names = "[...document.querySelector('.sorted').tBodies[0].rows].map(r => r.cells[0].firstChild.textContent)"
     head = "[...document.querySelectorAll('.sorted th button')].find(b => b.textContent == 'accuracy')"
     first = browser.ask(names)
     browser.ask(f"{head}.click()")

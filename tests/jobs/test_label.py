@@ -497,6 +497,14 @@ def test_parties_from_files_are_called_as_their_files(tmp_path):
         gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
 
 
+def test_new_labels_by_class_are_those_of_the_parties():
+    """The sum over all rows also counted what was proposed for labelled rows, and rows that abstain."""
+    made = label(blobs(spread=2.0), method="chorus", abstain=0.9, seed=3)
+    new = [str(label) for party in made for label, known in zip(party.labels, party.known) if not known and label != -1]
+    assert 0 < len(new) < sum((~party.known).sum() for party in made)
+    assert {name: line["given"] for name, line in made.recall.items()} == {name: new.count(name) for name in "012"}
+
+
 def test_warnings():
     parties = blobs()
     names = ["Melanoma", "melanoma", "nevus"]

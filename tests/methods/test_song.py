@@ -151,7 +151,7 @@ def test_all_parties_know_the_same_and_label_well():
     right = np.mean([(s.P.argmax(1) == y).mean() for s, y in zip(songs, truth)])
     assert right > 0.95
     assert songs[0].expected["n"] == 36 and songs[0].expected["right"] >= 33
-    assert songs[0].expected["given"].sum() == 180 and songs[0].expected["rows"].sum() == 36
+    assert songs[0].expected["given"].sum() == 144 and songs[0].expected["rows"].sum() == 36
 
 
 def test_programs_alongside_each_other_hear_what_they_would_hear_alone():

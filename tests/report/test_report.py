@@ -137,6 +137,32 @@ SUMMARY = dict(
 )  # fmt: skip
 
 
+def test_calibration_bars_have_their_counts_and_gaps_where_no_label_was():
+    """Bars of bins without labels were left out, so that the others stood beside one another as if nothing were missing."""
+    bins = [
+        {"from": i / 20, "to": (i + 1) / 20, "n": n, "right": n, "sure": 0.9 * n}
+        for i, n in enumerate([0] * 12 + [3, 2, 0, 0, 0, 0, 1, 40])
+    ]
+    (chart,) = label_page._calibration(dict(calibration=bins, calibration_error=0.1))
+    bars = [mark for mark in chart.drawing.marks if isinstance(mark, marks.Group)]
+    words = [[inside.words for inside in bar.marks if isinstance(inside, marks.Words)] for bar in bars]
+    assert words == [["5"], [], [], ["41"]] and [sum(isinstance(m, marks.Line) for m in bar.marks) for bar in bars] == [
+        1,
+        0,
+        0,
+        1,
+    ]
+    assert [bar.tip.splitlines()[0] for bar in bars][1:3] == [
+        f"probability {span} (no label)" for span in ("70% to 80%", "80% to 90%")
+    ]
+    assert [row[:2] for row in chart.numbers[0].rows] == [
+        ["60% to 65%", 3],
+        ["65% to 70%", 2],
+        ["90% to 95%", 1],
+        ["95% to 100%", 40],
+    ]
+
+
 # The page
 
 
@@ -720,7 +746,7 @@ def test_pages_load_without_complaint_and_fit(browser, run, tmp_path, width, dar
         assert browser.complaints() == []
         asked = [e["params"]["request"]["url"] for e in browser.events if e["method"] == "Network.requestWillBeSent"]
         assert asked == [path.as_uri()]
-        assert browser.ask("document.documentElement.scrollWidth") <= width
+        assert browser.ask("document.documentElement.scrollWidth") <= width and browser.cut() == []
         ground = browser.ask("getComputedStyle(document.body).backgroundColor")
         wanted = tuple(bytes.fromhex((marks.DARK if dark else marks.LIGHT)["page"][1:]))
         assert ground == "rgb({}, {}, {})".format(*wanted)

@@ -15,6 +15,7 @@ from grapevine.jobs.compare_table import COLUMNS, notes, rows_of, used_columns
 # In the order in which they are worth a place; what does not fit is on the page and in table.md.
 WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best",
           "bytes to target", "balanced", "per client and round", "FLOPs")  # fmt: skip
+LONGEST = 32  # letters of a method's name on a line
 
 
 def show_comparison(made: Comparison) -> None:
@@ -24,11 +25,14 @@ def show_comparison(made: Comparison) -> None:
         names = _that_fit(rows, console.width)
         table = Table(title=cell["name"] or None, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
         for name in names:
-            table.add_column(name, justify="left" if name == "method" else "right", min_width=_width(rows, name))
+            aligned = dict(justify="left", overflow="fold") if name == "method" else dict(justify="right")
+            table.add_column(name, min_width=_width(rows, name), **aligned)  # type: ignore[arg-type]
         for row in rows:
             style = "dim" if row["bound"] else "bold" if row["best"] else None
             table.add_row(*(_shown(row, name) for name in names), style=style)
         console.print(table)
+        more = [name for name in used_columns(rows) if name in WANTED and name not in names]
+        say(*([f"There is no room here for {', '.join(more)}: see table.md and the page."] if more else []))
         say(*notes(made.data, cell))
     show_place(made.out)
 
@@ -38,8 +42,9 @@ def _shown(row: dict[str, Any], name: str) -> str:
 
 
 def _width(rows: list[dict[str, Any]], name: str) -> int:
-    """Column heads may break between words; values may not break."""
-    return max(*(len(word) for word in name.split()), *(len(_shown(row, name)) for row in rows))
+    """Column heads may break between words; values may not break, except long names of methods."""
+    wide = max(*(len(word) for word in name.split()), *(len(_shown(row, name)) for row in rows))
+    return min(wide, LONGEST) if name == "method" else wide
 
 
 def _that_fit(rows: list[dict[str, Any]], width: int) -> list[str]:

@@ -183,7 +183,7 @@ def _show_trust(result: Any) -> None:
             "hidden labels.")  # fmt: skip
     elif result.recall:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
-        show_grid("By class", ["class", "hidden labels", "recovered", "rows that get it"], rows, "classes")
+        show_grid("By class", ["class", "hidden labels", "recovered", "new labels"], rows, "classes")
     if result.settings.method == "chorus" and len(result.classes) > 1:
         say(*(verdict_words(p.name, p.verdict) for p in list(result)[:MOST]))
 

@@ -57,7 +57,7 @@ def why_unknown(classes: Sequence[Any]) -> str:
 
 def by_class(groups: Sequence[Mapping[str, Any]], classes: Sequence[Sequence[str]]) -> dict[str, dict[str, float]]:
     """For each class by name: hidden labels, how many were recovered, how often it was guessed for hidden ones, and how many
-    rows get it."""
+    unlabelled rows get it."""
     out: dict[str, dict[str, float]] = {}
     for group, names in zip(groups, classes):
         e = group.get("expected") or {} if _several(group) else {}

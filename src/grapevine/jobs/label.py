@@ -153,6 +153,8 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     recall = by_class(groups, heard)
     first = ran.clients[groups[0]["got_labels"][0]]
     nodes = dict(nodes=sum(groups[0]["nodes"].values())) if isinstance(method, Chorus) else {}
+    for name, line in recall.items():  # which rows abstain, or have the label of a party's own model, only the parties know
+        line["given"] = sum(label == name for p in found for label in np.asarray(p.labels, object)[~p.known])
     notes += _unreached(found, lost) + _never(recall, classes) + _aimed(found, s.target)
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
@@ -203,7 +205,7 @@ def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:
 
 
 def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:
-    """Classes that no row gets."""
+    """Classes that no unlabelled row gets."""
     never = [name for name in classes if name in recall and not round(recall[name]["given"])]
     return [f"no row gets the class '{name}': it has too few labels." for name in never]
 

@@ -186,8 +186,8 @@ def alongside(*programs: Program) -> Program:
 
 def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | None) -> Program:
     """Over all parties: hidden labels (`n`), those recovered together (`right`) and by each party alone (`alone`); by class
-    how many there are (`of`), are right (`found`) and were guessed (`guessed`); rows that get the class (`given`); and by bin of
-    probability how many (`rows`), how many right (`hits`) and how sure (`sure`)."""
+    how many there are (`of`), are right (`found`) and were guessed (`guessed`); unlabelled rows that get the class
+    (`given`); and by bin of probability how many (`rows`), how many right (`hits`) and how sure (`sure`)."""
     C, at = hidden.shape[1], np.arange(len(own.y))
     guess, sure = hidden.argmax(1), hidden.max(1)
     right = own.told.unbiased((guess == own.y).astype(float), np.ones(len(at)))
@@ -199,7 +199,7 @@ def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | 
 
     parts = dict(
         n=np.array([len(at), right.sum(), by_own.sum()]),
-        of=count(own.y, C), found=count(own.y, C, right), guessed=count(guess, C), given=count(P.argmax(1), C),
+        of=count(own.y, C), found=count(own.y, C, right), guessed=count(guess, C), given=count(P[len(at) :].argmax(1), C),
         rows=count(bins, BINS), hits=count(bins, BINS, right), sure=count(bins, BINS, sure),
     )  # fmt: skip
     ends = np.cumsum([0, *map(len, parts.values())])

@@ -153,21 +153,32 @@ def _about(data: dict[str, Any]) -> str:
 # ---------------------------------------------------------------- one cell
 
 
+COST = ("rounds to target", "bytes to target", "per client and round", "bytes", "FLOPs", "seconds", "budget")
+
+
 def _table(made: Comparison, cell: dict[str, Any]) -> Card:
+    """How good the methods are, then what they cost: in one table, the last columns would be out of sight."""
     rows = rows_of(made.data, cell)
-    names = [name for name in used_columns(rows) if name not in ("bound", "seeds")] + ["seeds"]  # their links need room
+    used = [name for name in used_columns(rows) if name not in ("method", "bound", "seeds")]
     most = max((row["accuracy"] for row in rows if row["accuracy"] is not None), default=1.0) or 1.0
-    lines = []
+    good, cost = [], []
     for row in rows:
-        cells = {name: COLUMNS[name](row) for name in names}
-        share = None if row["accuracy"] is None else row["accuracy"] / most
-        cells |= dict(method=leaderboard.named(row), accuracy=Cell(cells["accuracy"], share=share))
+        cells: dict[str, Any] = {name: COLUMNS[name](row) for name in used}
+        cells["accuracy"] = Cell(cells["accuracy"], share=None if row["accuracy"] is None else row["accuracy"] / most)
         runs = [(f"{run['seed']}", f"{run['folder']}/report.html") if run["state"] == "finished" else
                 (f"{run['seed']} ({run['state']})", "") for run in _runs(made.data, cell, row["method"])]  # fmt: skip
-        lines.append(list((cells | dict(seeds=Cell("", links=runs))).values()))
-    looks = ["best" if row["best"] else "bound" if row["bound"] else "" for row in rows]
-    title = f"Table of {cell['name']}" if cell["name"] else ""
-    return Card(title, [Table(names, lines, sortable=True, looks=looks), *notes(made.data, cell)])
+        named = leaderboard.named(row)
+        good.append([named, *(cells[name] for name in used if name not in COST), Cell("", links=runs)])
+        cost.append([named, *(cells[name] for name in used if name in COST)])
+    about: dict[str, Any] = dict(
+        sortable=True,
+        looks=["best" if row["best"] else "bound" if row["bound"] else "" for row in rows],
+        words=("budget", "seeds"),
+    )
+    first = Table(["method", *(name for name in used if name not in COST), "seeds"], good, **about)
+    second = Table(["method", *(name for name in used if name in COST)], cost, **about)
+    told = [first, "What it cost:", second] if len(second.heads) > 1 else [first]
+    return Card(f"Table of {cell['name']}" if cell["name"] else "", [*told, *notes(made.data, cell)])
 
 
 def _runs(data: dict[str, Any], cell: dict[str, Any], label: str) -> list[dict[str, Any]]:

@@ -132,7 +132,7 @@ def _classes(summary: dict) -> list[Part]:
     recall, two = summary.get("recall") or {}, summary.get("two")
     if not recall:
         return []
-    heads = ["class", "hidden labels", "recovered", "share recovered", "95 % interval", "rows that get it"]
+    heads = ["class", "hidden labels", "recovered", "share recovered", "95 % interval", "new labels"]
     rows = [[name, round(line["n"]), round(line["found"]), *_share(line["found"], line["n"]), round(line["given"])]
             for name, line in recall.items()]  # fmt: skip
     said = []
@@ -165,28 +165,38 @@ def _together(parties: list[dict], expected: dict | None) -> list[Part]:
 
 
 def _calibration(expected: dict | None) -> list[Chart]:
-    bins = [b for b in expected["calibration"] if b["n"]] if expected else []
-    word = "probability" if bins and "sure" in bins[0] else "confidence"
-    names = [f"{word} {b['from']:.0%} to {b['to']:.0%} ({count(b['n'])} rows)" for b in bins]
-    ends = [(0.0, f"{bins[0]['from']:.0%}"), (float(len(bins)), f"{bins[-1]['to']:.0%}")] if bins else []
-    note = f"Share of hidden labels recovered, by {word}. "
-    if expected and "calibration_error" in expected:
-        off = percent(expected["calibration_error"])
-        note += f"A probability of 90 % should be right 9 times in 10; on average it is off by {off}."
-    else:
-        note += "Higher confidence should mean more of them right."
-    values, right = [b["right"] / b["n"] for b in bins], Axis("right", percent)
-    if not bins:
+    """Bars of a tenth each; the numbers behind them are finer. A tenth that holds no hidden label stays empty."""
+    fine = expected["calibration"] if expected else []
+    known = [b for b in fine if b["n"]]
+    if not expected or not known:
         return []
-    said = [b["sure"] / b["n"] for b in bins] if "sure" in bins[0] else []
-    note += " A dashed line is the mean probability of its bar: bars below it are too sure." if said else ""
-    spans = [_share(b["right"], b["n"]) for b in bins]
+    word, said = ("probability", True) if "sure" in known[0] else ("confidence", False)
+    note = f"Share of hidden labels recovered, by {word}. Above each bar is the number of labels it stands for; where there were "
+    note += "none, there is no bar. "
+    if "calibration_error" in expected:
+        off = percent(expected["calibration_error"])
+        note += f"A probability of 90 % should be right 9 times in 10; on average it is off by {off}. "
+    note += "A dashed line is the mean probability of its bar: bars below it are too sure." if said else \
+        "Higher confidence should mean more of them right."  # fmt: skip
+    step = max(len(fine) // 10, 1)
+    tenths = [_joined(fine[i : i + step]) for i in range(0, len(fine), step)]
+    tenths = tenths[next(i for i, b in enumerate(tenths) if b["n"]) :]
+    names = [f"{word} {_span(b)} ({many(b['n'], 'label') if b['n'] else 'no label'})" for b in tenths]
+    marked = [(b["sure"] / b["n"] if said and b["n"] else None, count(b["n"]) if b["n"] else "") for b in tenths]
+    labels = [*((float(i), f"{b['from']:.0%}") for i, b in enumerate(tenths)), (float(len(tenths)), "100%")]
     heads = [word, "hidden labels", "right", "95 % interval", *(["mean probability"] if said else [])]
-    rows = [[f"{b['from']:.0%} to {b['to']:.0%}", b["n"], *span, *([percent(said[i])] if said else [])]
-            for i, (b, span) in enumerate(zip(bins, spans))]  # fmt: skip
-    return [
-        columns("Calibration", names, values, word, right, ends, top=1.0, marked=said, note=note, numbers=[Table(heads, rows)])
-    ]
+    rows = [[_span(b), b["n"], *_share(b["right"], b["n"]), *([percent(b["sure"] / b["n"])] if said else [])] for b in known]
+    values = [b["right"] / max(b["n"], 1) for b in tenths]
+    return [columns("Calibration", names, values, word, Axis("right", percent), labels, top=1.0, marked=marked, note=note,
+                    numbers=[Table(heads, rows)])]  # fmt: skip
+
+
+def _joined(bins: list[dict]) -> dict[str, Any]:
+    return {"from": bins[0]["from"], "to": bins[-1]["to"], **{k: sum(b.get(k, 0) for b in bins) for k in ("n", "right", "sure")}}
+
+
+def _span(b: dict) -> str:
+    return f"{b['from']:.0%} to {b['to']:.0%}"
 
 
 def _confidence(parties: list[dict]) -> list[Part]:

@@ -35,7 +35,8 @@ class Table:
     """Columns of numbers to the right, the rest to the left; `more` says where the lines are that a long table leaves out.
 
     The heads of a `sortable` table sort it: as numbers, except in the first column and those of `words`. Columns of `filters` get
-    a menu each, above the table, and a box finds words in its rows. `looks` are styles of its rows.
+    a menu each, above the table, and a box finds words in its rows. `looks` are styles of its rows. On a phone, a table of more
+    than three columns has its rows below one another, each value with its head.
     """
 
     heads: Sequence[str]
@@ -48,8 +49,10 @@ class Table:
 
     @property
     def look(self) -> str:
-        pictures = any(isinstance(value, Cell) and value.png for row in self.rows for value in row)
-        return "sorted listed" if self.filters else "sorted" if self.sortable else "pictures" if pictures else ""
+        if any(isinstance(value, Cell) and value.png for row in self.rows for value in row):
+            return "pictures"
+        looks = dict(sorted=self.sortable, listed=self.filters, stacked=len(self.heads) > 3)
+        return " ".join(look for look, wanted in looks.items() if wanted)
 
     @property
     def numeric(self) -> list[bool]:

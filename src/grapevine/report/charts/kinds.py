@@ -238,10 +238,10 @@ def costs(title: str, series: Sequence[Series], x: Axis, y: Axis, **about: Any) 
 
 def columns(
     title: str, names: Sequence[str], values: Sequence[float], x_name: str, y: Axis, labels: Sequence[tuple[float, str]], *,
-    top: float | None = None, height: int = 200, marked: Sequence[float] = (), **about: Any,
+    top: float | None = None, height: int = 200, marked: Sequence[tuple[float | None, str]] = (), **about: Any,
 ) -> Chart:  # fmt: skip
-    """Upright bars side by side, those below zero hanging. `labels` are (place in bars, word); `marked` are heights to compare
-    each bar with, as dashed lines."""
+    """Upright bars side by side, those below zero hanging. `labels` are (place in bars, word); `marked` are for each bar a height
+    to compare it with, as a dashed line, and a word above it."""
     n = len(values)
     low, high = min([0.0, *values]), top or max([0.0, *values])
     plane = Plane([0, n], ticks(low, high or (0 if low else 1)), height)
@@ -252,8 +252,11 @@ def columns(
         x, up, zero = plane.across(i + gap / 2), plane.down(max(value, 0)), plane.down(min(value, 0))
         bar = Box(x, up, width, zero - up, "fill", 0 if value >= 0 else 2)
         tip = f"{names[i]}\n{y.name}: {y.format(value)}"
-        line = [Line(x, plane.down(marked[i]), x + width, plane.down(marked[i]), "cut")] if marked else []
-        marks.append(Group([Box(x, 0, width, plane.height, "area"), bar, *line], tip, role="hit"))
+        level, word = marked[i] if marked else (None, "")
+        more: list[Mark] = [Words(x + width / 2, plane.top - 4, word, "middle")] if word else []
+        if level is not None:
+            more.append(Line(x, plane.down(level), x + width, plane.down(level), "cut"))
+        marks.append(Group([Box(x, 0, width, plane.height, "area"), bar, *more], tip, role="hit"))
     about.setdefault("numbers", [Table([x_name, y.name], [[a, y.format(v)] for a, v in zip(names, values)], "result.json")])
     return Chart(title, plane.drawing(plane.grid(y.format), marks, plane.x_labels(labels, x_name)), **about)
 
