@@ -115,6 +115,15 @@ def fingerprint(script: Path) -> str:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
 
 
+def seed_counts(numbers: Any) -> set[int]:
+    """How many seeds the means within have; those of nothing are left out."""
+    if not isinstance(numbers, dict):
+        return set()
+    if "mean" in numbers:
+        return {len(numbers.get("seeds", ()))} - {0}
+    return set().union(*map(seed_counts, numbers.values()))
+
+
 def write(script: str, result: dict) -> None:
     """The result as JSON beside the script."""
     path = Path(script).with_suffix(".json")

@@ -236,13 +236,14 @@ def show(title: str, found: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- results
 
 
-def write(script: str, *, claim: str, setting: str, numbers: Any, paper_numbers: Any, verdict: str, why: str, seeds: int = SEEDS,
-          quick: bool = False) -> None:  # fmt: skip
+def write(script: str, *, claim: str, setting: str, numbers: Any, paper_numbers: Any, verdict: str, why: str,
+          seeds: int | None = None, quick: bool = False) -> None:  # fmt: skip
     """`<ID>.json` beside the script, by the script alone; a quick run prints and keeps nothing."""
-    from machine import about, fingerprint
+    from machine import about, fingerprint, seed_counts
 
     identity = Path(script).stem.upper()
-    result = dict(id=identity, claim=claim, command=f"python benchmarks/claims/{Path(script).name}", setting=setting, seeds=seeds,
+    result = dict(id=identity, claim=claim, command=f"python benchmarks/claims/{Path(script).name}", setting=setting,
+                  seeds=seeds or max(seed_counts(numbers)),
                   numbers=numbers, paper_numbers=paper_numbers, verdict=verdict, why=why, commit=about()["commit"],
                   date=about()["date"], script=fingerprint(Path(script)), cores=os.cpu_count())  # fmt: skip
     print(json.dumps({key: result[key] for key in ("id", "numbers", "verdict", "why")}, indent=1))

@@ -13,7 +13,7 @@ from grapevine.parties.federation import read_toml
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
-from machine import fill, fingerprint, markdown  # noqa: E402
+from machine import fill, fingerprint, markdown, seed_counts  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
@@ -116,8 +116,14 @@ def verdict(result: dict[str, Any]) -> str:
     return result["verdict"] + ("" if current(result) else " (old run)")
 
 
+def seeds(result: dict[str, Any]) -> str:
+    """One number, or from the fewest to the most of its settings."""
+    counts = seed_counts(result["numbers"]) or {result["seeds"]}
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
 def section(name: str, result: dict[str, Any], text: str) -> str:
-    command = f"`{result['command']}`, {result['seeds']} seeds, commit {result['commit']}, {result['date']}."
+    command = f"`{result['command']}`, {seeds(result)} seeds, commit {result['commit']}, {result['date']}."
     parts = [
         f"## {name}: {result['verdict']} {{#{name.lower()}}}",
         f"**Claim.** {result['claim']}" + ("" if current(result) else f" {OLD}"),
@@ -243,7 +249,7 @@ def beside(asked: re.Match, found: dict[str, dict[str, Any]]) -> str:
         if ours and ours.count("±") <= MOST:  # longer ones are on the page of claims
             theirs = spoken(only(result["paper_numbers"], of)) or "no number of it"
             lines += [
-                f"    - Here, mean ± std over {result['seeds']} seeds, {result['cores']} cores: {ours}.",
+                f"    - Here, mean ± std over {seeds(result)} seeds, {result['cores']} cores: {ours}.",
                 f"    - The paper: {theirs}.",
             ]
     head = asked[0].split("\n", 1)[0]
