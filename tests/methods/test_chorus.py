@@ -66,7 +66,7 @@ def test_the_server_sees_no_name_no_label_and_no_sum():
 
 def test_keys_and_scores_are_gone_at_the_end(plain):
     for name in PARTIES:
-        assert set(plain.memory(name)) == {"classes", "values", "gaps", "tuned", "result"}
+        assert set(plain.memory(name)) == {"classes", "gaps", "tuned", "named", "result"}
 
 
 @pytest.mark.parametrize("step", ["names", "begin", "go_on", "share", "receive"])

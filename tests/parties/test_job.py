@@ -68,7 +68,9 @@ def test_tables_as_people_have_them_get_the_labels_of_one_process(tmp_path, monk
     said = HostSettings(parties=NAMES, schema="example.csv", label="kind", id="id", address="x", seed=3, reproducible=True)
     agreed = propose(tmp_path / "host", said, LabelSettings(**asked))[0].agreed
     rows = [read_rows(Source(f"{name}.csv", "kind", "id"), agreed, name) for name in NAMES]
-    _, simulation = Net(tmp_path / "net", rows, agreed).strict()
+    _, simulation = Net(tmp_path / "net", rows, agreed).strict(store=FileStore(tmp_path / "kept"))
+    kept = [path.read_bytes() for path in (tmp_path / "kept").iterdir()]  # all that was in a party's memory at any time
+    assert any(b"ward a" in data for data in kept) and not any(b"rare" in data for data in kept)
     here = gv.label([f"{name}.csv" for name in NAMES], label="kind", id="id", seed=3, out="labels", **asked)
     for place, party in enumerate(rows):
         client = Client(party.name, party.data(), Memory(simulation.store, simulation.manifests[party.name]), None, 3)

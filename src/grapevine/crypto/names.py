@@ -5,12 +5,14 @@
     server → everybody   all of them; a party decrypts, and every party sorts alike
 
 The server learns how many names each party has and which of them are the same, not what they say (lengths are padded). A party
-learns all names, not whose they are. Assumption: HMAC-SHA256 is a pseudorandom function, ChaCha20-Poly1305 is an authenticated
+learns all names, not whose they are. A name that only some may learn is replaced by its `digest`, which tells nobody but who
+guesses it. Assumption: HMAC-SHA256 is a pseudorandom function, ChaCha20-Poly1305 is an authenticated
 encryption; no party tells the server the seed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 from collections.abc import Iterable, Mapping
@@ -41,6 +43,11 @@ def sealed(client: Client, kind: str, names: Iterable[str]) -> dict[str, bytes]:
         padded += bytes(-len(padded) % BLOCK)
         out[_hash(hashing, data)] = nonce + cipher.encrypt(nonce, padded, None)
     return out
+
+
+def digest(kind: str, name: str) -> str:
+    """What stands for a name as long as it is not to be known. It is the same in every job, so that all sort alike every time."""
+    return hashlib.sha256(context("a name", kind=kind, name=name)).hexdigest()[:32]
 
 
 def united(said: Iterable[Mapping[str, bytes]]) -> dict[str, bytes]:

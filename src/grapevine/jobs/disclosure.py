@@ -65,7 +65,10 @@ def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> lis
 def _learns_chorus(method: Chorus, parties: int) -> list[str]:
     out = ["The server learns how many nodes each party has in the graph, which of them are labelled, how many classes there "
            "are, and the Hamming distances between all nodes: how alike any two are, whoever holds them. It learns no sum.",
-           "A party learns the names of all classes and of all values of text columns, and how many nodes the others have.",
+           "A party learns the names of all classes and of all values of text columns, and how many nodes the others have."
+           if method.dp else
+           "A party learns the names of all classes and of values of text columns that ten rows or more have (of rarer values "
+           "enough to test a guess), and how many nodes the others have.",
            "All parties learn, over all of them, with noise: mean and covariance of all rows, class sums, and how many hidden "
            "labels were found." if method.dp else
            "All parties learn, over all of them: mean and variance of every feature, label counts, class sums and the covariance "

@@ -86,7 +86,8 @@ def heads_of(client: Client) -> Heads | None:
     result, tuned = client.memory["result"], client.memory["tuned"] if "tuned" in client.memory else None
     if tuned is None:
         return None
-    agreed = {name: tuple(values.values()) for name, values in tuned["agreed"].items()}
+    named = client.memory["named"]  # a name whose party was lost before it told it stays unknown
+    agreed = {name: tuple(named.get(value, value) for value in values.values()) for name, values in tuned["agreed"].items()}
     columns = tuple(Column(c.name, c.kind, agreed.get(c.name, ()), c.of) for c in client.data.columns)
     layout = Layout(columns, tuple(client.memory["gaps"].values()))
     heads = {name: (head["W"], head["b"], head["weight"]) for name, head in result["heads"].items()}

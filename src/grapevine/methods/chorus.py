@@ -8,9 +8,9 @@ open themselves; the server carries them, makes the graph, and decides nothing.
     exchange            what leaves a client
     1  keys             a signed public key
     2  meet             sealed seed
-    3  names            names of classes and of values of text columns, hashed and encrypted; how many nodes it will have
+    3  names            names of classes and digests of values of text columns, hashed and encrypted; how many nodes it will have
     4  begin            its part of the first sum
-    …  go_on            its part of the next one: moments and label counts; the scale
+    …  go_on            its part of the next one: moments and label counts; the scale; then names of text values that are not rare
        share            its part of SecureHamming; its own block of H; which nodes are labelled; its labels, encrypted
     +2 xclp.hamming.*   mlwe, paillier and ot only
        receive          its part of the next sum, from its own scores, which it alone can open
@@ -25,7 +25,7 @@ Nodes stand in the graph in a secret order of each party's own.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,6 +57,7 @@ NAMES: dict[str, Form] = dict(
 GO_ON: dict[str, Any] = dict(together.REVEALS, soft=lambda method: method.xclp.spread.begun, summary=(
     "how many hidden labels all parties have, how many were recovered and how sure that was; all parties know this"
 ))  # fmt: skip
+NAMED = f"values of text columns that are features: {sealed_names.REVEALS}"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Chorus(InGroups):
         gaps = table.missing(features(client), data.columns) if self.impute else ()
         # Columns go by their numbers. If parties have other columns, the job stops at how many there are, or at these names.
         values = {f"{j}": sealed_names.sealed(client, f"values of {c.name}", c.values)
-                  for j, c in enumerate(data.columns) if c.kind == table.CATEGORY}  # fmt: skip
+                  for j, c in enumerate(_hidden(data.columns)) if c.kind == table.CATEGORY}  # fmt: skip
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
                     gaps=sealed_names.sealed(client, "columns", gaps), columns=max(len(data.columns), 1),
                     nodes=count_nodes(self.landmarks, rows, known, parties))  # fmt: skip
@@ -139,7 +140,7 @@ class Chorus(InGroups):
             client.ledger.release(job=session.agreement(client).key_hash.hex(), what="labels by randomised response",
                                   rows=client.ledger.rows(client.data), parties=parties, mechanism=told)  # fmt: skip
 
-    @step(reveals=GO_ON, like=together.FORM)
+    @step(reveals=dict(GO_ON, named=NAMED), like={**together.FORM, "named?": [[bytes]]})
     def go_on(self, client: Client, total: np.ndarray, tag: bytes, number: int, attempt: int, parties: dict) -> dict:
         """Open the sum that the parties formed, and continue to the next."""
         heard = together.opened(client, number, attempt, parties, total, tag)
@@ -165,7 +166,7 @@ class Chorus(InGroups):
         told = client.memory["told"]
         if program == "tune":
             C = len(client.memory["classes"])
-            own = tune.Table(features(client), client.data.columns, _listed(client.memory["values"]),
+            own = tune.Table(features(client), _hidden(client.data.columns), _listed(client.memory["values"]),
                              tuple(client.memory["gaps"].values()))  # fmt: skip
             return noisy.tune(own, told["y"]) if self.dp else tune.tune(own, told["y"], told["fold"], C, self.told(C), self.scale)
         if self.dp:
@@ -192,18 +193,23 @@ class Chorus(InGroups):
         repeats = self.xclp.reproducible and client.common_seed
         shuffle = np.random.default_rng(client.seed_of("order") if repeats else secrets.randbits(256))
         client.memory["order"] = shuffle.permutation(count)
-        return {}
+        # Digests were enough until here. Heads for later rows need names: each party tells those that it has.
+        named = {f"{j}": [v for v in c.values if sealed_names.digest(c.name, v) in found.agreed[c.name]]
+                 for j, c in enumerate(client.data.columns) if found.agreed.get(c.name)}  # fmt: skip
+        return dict(named={j: sealed_names.sealed(client, f"names {j}", own) for j, own in named.items()}) if named else {}
 
     # ------------------------------------------------------------ client: the graph
 
     @step(reveals=REVEALS)
-    def share(self, client: Client, preludes: dict, counts: dict, roster: dict) -> dict:
+    def share(self, client: Client, preludes: dict, counts: dict, roster: dict, named: dict) -> dict:
         """Lines 2–5 of XCLP's Algorithm 1, for this party's nodes and for six sets of its labels: all, and without each fold."""
+        told = {client.data.columns[int(j)].name: sealed_names.opened(client, f"names {j}", own) for j, own in named.items()}
+        client.memory["named"] = {sealed_names.digest(name, value): value for name, found in told.items() for value in found}
         group = Group({}, counts, self.xclp.bits, 0, tuple(roster))
-        nodes, order, told = self._nodes(client), client.memory["order"], client.memory["told"]
-        C, m = len(client.memory["classes"]), len(told["y"])
-        heard = (told["fold"][:, None] != np.arange(FOLDS)).astype(np.float64)
-        Y = (heard[:, :, None] * np.eye(C)[told["y"]][:, None]).reshape(m, FOLDS * C)
+        nodes, order, (y, fold) = self._nodes(client), client.memory["order"], (client.memory["told"][k] for k in ("y", "fold"))
+        C, m = len(client.memory["classes"]), len(y)
+        heard = (fold[:, None] != np.arange(FOLDS)).astype(np.float64)
+        Y = (heard[:, :, None] * np.eye(C)[y][:, None]).reshape(m, FOLDS * C)
         if self.epsilon:  # the number of labels, from which `unbiased` knows what randomised response added
             Y = np.concatenate([Y, heard], 1)
         labelled = order < m
@@ -261,9 +267,8 @@ class Chorus(InGroups):
 
     def prepared(self, client: Client) -> np.ndarray:
         """Rows as they are compared: values of text columns as features of their own, scaled."""
-        tuned = self.tuned(client)
-        return tuned.scale(table.encode(features(client), client.data.columns, tuned.agreed, client.memory["gaps"].values())
-                           if client.data.columns else features(client))  # fmt: skip
+        tuned, x, columns = self.tuned(client), features(client), _hidden(client.data.columns)
+        return tuned.scale(table.encode(x, columns, tuned.agreed, client.memory["gaps"].values()) if columns else x)
 
     # ------------------------------------------------------------ client: the end
 
@@ -281,7 +286,7 @@ class Chorus(InGroups):
             places=self._places(client),
         )  # fmt: skip
         session.forget(client)
-        for name in set(client.memory) - {"classes", "values", "gaps", "tuned", "result"}:
+        for name in set(client.memory) - {"classes", "gaps", "tuned", "named", "result"}:
             client.memory.pop(name)
         return dict(summary=found.expected)
 
@@ -312,7 +317,9 @@ class Chorus(InGroups):
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
         width = self.width(len(agreed["classes"]))
         preludes = {name: met[name]["prelude"] for name in counts}
-        found = self.xclp.run(server, group, self.share, {ids[name]: {} for name in counts}, width, preludes=preludes)
+        named = _united([reply.get("named", {}) for reply in tuned.values()])
+        each: dict[Id, dict] = {ids[name]: {} for name in counts}
+        found = self.xclp.run(server, group, self.share, each, width, preludes=preludes, named=named)
         done = self._sing(server, ids, found, number, group, len(agreed["classes"]))
         about: dict[str, Any] = {name: dict(enumerate(who)) for name, who in dict(
             in_graph=found.names, gave_labels=found.spread.parties, got_labels=sorted(done)).items()}  # fmt: skip
@@ -335,9 +342,8 @@ class Chorus(InGroups):
         for name, width in widths.items():
             if width != widths[first]:
                 raise Mistake(f"{name} has {width} columns but {first} has {widths[first]}: give all parties the same columns.")
-        columns = sorted({j for reply in told.values() for j in reply["values"]})
         return dict(classes=sealed_names.united(reply["classes"] for reply in told.values()),
-                    values={j: sealed_names.united(reply["values"].get(j, {}) for reply in told.values()) for j in columns},
+                    values=_united([reply["values"] for reply in told.values()]),
                     gaps=sealed_names.united(reply["gaps"] for reply in told.values()))  # fmt: skip
 
     def _sing(self, server: Server, ids: Mapping[str, Id], found: Propagated, number: int, group: Group,
@@ -373,6 +379,16 @@ def _kept(client: Client, name: str, make: Callable[[], np.ndarray]) -> np.ndarr
     if name not in client.memory:
         client.memory[name] = make()
     return client.memory[name]
+
+
+def _united(said: Sequence[Mapping[str, Mapping[str, bytes]]]) -> dict[str, dict[str, bytes]]:
+    """The names of all parties, column by column."""
+    return {j: sealed_names.united(names.get(j, {}) for names in said) for j in sorted({j for names in said for j in names})}
+
+
+def _hidden(columns: Sequence[table.Column]) -> tuple[table.Column, ...]:
+    """Columns with digests of text values in the place of the values: a rare value may identify somebody."""
+    return tuple(replace(c, values=tuple(sealed_names.digest(c.name, value) for value in c.values)) for c in columns)
 
 
 def _listed(values: Mapping[str, Mapping[int, str]]) -> dict[str, tuple[str, ...]]:
