@@ -1,14 +1,19 @@
 """The one training loop, by hand; averages and what they refuse."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
 from grapevine.core.rows import Rows
+from grapevine.learn import training
 from grapevine.learn.layers import Dropout
+from grapevine.learn.networks import build
 from grapevine.learn.training import average, clip, fit, fit_finite, outputs, passes, pull, push, train
 
 
@@ -145,3 +150,42 @@ def test_average_refuses_weights_that_are_no_counts(n):
     replies = {0: dict(w=dict(a=torch.ones(2)), n=1), 3: dict(w=dict(a=torch.ones(2)), n=n)}
     with pytest.raises(Mistake, match="client 3 has a weight of .* in an average: n must be 0 to 1099511627776"):
         average(replies, "w")
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("decay", [0.0, 1e-3])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_our_own_descent_is_that_of_torch_to_the_bit(momentum, decay, nesterov):
+    if nesterov and not momentum:
+        return
+    own, other = (build("mlp", (5,), 3, seed=1) for _ in range(2))
+    words = dict(momentum=momentum, weight_decay=decay, nesterov=nesterov)
+    ours, theirs = training.descent(own.parameters(), 0.1, **words), torch.optim.SGD(other.parameters(), 0.1, **words)
+    assert isinstance(ours, training.SGD)
+    rng = torch.Generator().manual_seed(2)
+    for i in range(12):
+        x, y = torch.randn(8, 5, generator=rng), torch.randint(3, (8,), generator=rng)
+        for model, optimiser in ((own, ours), (other, theirs)):
+            optimiser.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if i % 3 == 0:
+                next(model.parameters()).grad = None  # no gradient, no step
+            optimiser.step()
+        if i == 5:  # a client that continues in another process
+            ours, held = training.descent(own.parameters(), 0.1, **words), training.kept(ours, own)
+            assert same(held, training.kept(theirs, other))
+            training.resume(ours, own, held)
+    assert same(own.state(), other.state())
+
+
+def same(a: dict, b: dict) -> bool:
+    pairs = [(a[name], b[name]) for name in a]
+    return a.keys() == b.keys() and all(same(x, y) if isinstance(x, dict) else torch.equal(x, y) for x, y in pairs)
+
+
+def test_a_step_of_training_does_not_load_the_compiler_of_torch():
+    code = "import sys, torch; from grapevine.learn import networks, training; from grapevine.core.rows import Rows; "
+    code += "model, at = networks.build('mlp', (3,), 2), torch.arange(4); rows = Rows(torch.ones(4, 3), at, at % 2); "
+    code += "training.fit(model, rows, 0.1, 1, torch.Generator(), momentum=0.9); print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "False\n", done.stderr

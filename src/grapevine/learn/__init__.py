@@ -8,9 +8,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from grapevine.learn.training import Weights, add, average, clip, fit, parameter_names, passes, pull, push, subtract, train
+    from grapevine.learn.training import (
+        Weights,
+        add,
+        average,
+        clip,
+        descent,
+        fit,
+        parameter_names,
+        passes,
+        pull,
+        push,
+        subtract,
+        train,
+    )
 
-__all__ = ["Weights", "add", "average", "clip", "fit", "parameter_names", "passes", "pull", "push", "subtract", "train"]
+__all__ = [
+    "Weights",
+    "add",
+    "average",
+    "clip",
+    "descent",
+    "fit",
+    "parameter_names",
+    "passes",
+    "pull",
+    "push",
+    "subtract",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

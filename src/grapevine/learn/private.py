@@ -35,7 +35,7 @@ from grapevine.core.private import Private
 from grapevine.crypto import accountant, fixed, noise
 from grapevine.crypto.stream import Stream
 from grapevine.data.augment import Views
-from grapevine.learn.training import Adjust, fit, train
+from grapevine.learn.training import Adjust, descent, fit, train
 
 WHAT = "a model trained on its labelled rows"  # in the ledger
 Batches = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -65,7 +65,7 @@ def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, 
     event = plan(client.private, len(rows), batch, epochs, size(model))
     if not _spend(client, client.private, event):
         return 0
-    optimiser, drawn, clip = torch.optim.SGD(model.parameters(), lr, **sgd), noise.noise_stream(), client.private.clip
+    optimiser, drawn, clip = descent(model.parameters(), lr, **sgd), noise.noise_stream(), client.private.clip
     samples = (_poisson(drawn, len(rows), batch) for _ in range(event.count // client.private.rounds))
     views = Views(rows)
     of = (lambda at: (views.weak(at, rng), rows.y[at].to(rows.device))) if augment else rows.batch  # each view of one row

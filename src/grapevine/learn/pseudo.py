@@ -28,7 +28,7 @@ from grapevine.data.augment import Views
 from grapevine.learn.labels import one_hot
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.streams import epoch_steps, streams
-from grapevine.learn.training import train
+from grapevine.learn.training import descent, train
 
 LEAST = 1e-6  # the smallest difference between two confidences (SAGE's code)
 
@@ -152,7 +152,7 @@ def fit_two_models(method: Any, client: Client, weights: dict, round: int, rule:
     model = client.model(weights)
     loss = TwoModels(model, data.labelled, rows, rng, client.model(weights).eval(), rule)
     steps = method.epochs * epoch_steps(len(data.labelled), len(rows), method.batch, method.ratio)
-    optimiser = torch.optim.SGD(model.parameters(), method.lr, method.momentum, weight_decay=method.weight_decay)
+    optimiser = descent(model.parameters(), method.lr, method.momentum, weight_decay=method.weight_decay)
     taken = train(model, loss.batches(method.batch, method.ratio, steps), loss, optimiser, rng)
     client.judge(loss.guessed[: len(data.unlabelled)], loss.used[: len(data.unlabelled)])
     return dict(weights=model.state(), n=len(rows)) if taken else dict(n=0)

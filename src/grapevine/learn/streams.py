@@ -17,7 +17,7 @@ from grapevine.core import Client, Id, Network, Server
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import bases
-from grapevine.learn.training import Adjust, passes, train
+from grapevine.learn.training import Adjust, descent, passes, train
 
 NONE = torch.empty(0, dtype=torch.int64)
 UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
@@ -87,7 +87,7 @@ def update(
 
     def descend(model: Network, adjust: Adjust | None) -> int:
         loss = TwoStreams(model, data.labelled, data.unlabelled, labels, weight, rng, class_weight, method.augment)
-        optimiser = torch.optim.SGD(model.parameters(), told["lr"], weight_decay=method.weight_decay)
+        optimiser = descent(model.parameters(), told["lr"], weight_decay=method.weight_decay)
         return train(model, loss.batches(method.batch, method.epochs), loss, optimiser, rng, adjust)
 
     return bases.client_update(client, method, told, descend, n)

@@ -66,7 +66,7 @@ def fit(
 ) -> int:  # fmt: skip
     """Train for some epochs of SGD with cross-entropy, on weak views with `augment`; return the number of steps. `sgd` are its
     momentum and weight_decay."""
-    optimiser, views = torch.optim.SGD(model.parameters(), lr, **sgd), Views(rows)
+    optimiser, views = descent(model.parameters(), lr, **sgd), Views(rows)
     positions = passes(len(rows), batch, epochs, rng)
     if augment:
         batches = ((views.weak(at, rng), rows.y[at].to(rows.device)) for at in positions)
@@ -82,19 +82,56 @@ def fit_finite(model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Ge
         raise Mistake(f"the server's model diverged with a learning rate of {lr:g}: use a smaller one.")
 
 
-def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) -> torch.optim.SGD:
+class SGD:
+    """torch.optim.SGD on a processor, to the bit. To make one of torch's optimisers loads torch._dynamo, which nobody else at a
+    party needs: some 70 MB."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float, nesterov: bool):
+        self.parameters, self.lr, self.momentum = list(parameters), lr, momentum
+        self.weight_decay, self.nesterov = weight_decay, nesterov
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    def zero_grad(self) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for p in self.parameters:
+            if p.grad is None:
+                continue
+            grad = p.grad.add(p, alpha=self.weight_decay) if self.weight_decay else p.grad
+            if self.momentum:
+                held = self.state.setdefault(p, {})
+                if "momentum_buffer" in held:
+                    held["momentum_buffer"].mul_(self.momentum).add_(grad)
+                else:
+                    held["momentum_buffer"] = grad.clone()
+                grad = grad.add(held["momentum_buffer"], alpha=self.momentum) if self.nesterov else held["momentum_buffer"]
+            p.add_(grad, alpha=-self.lr)
+
+
+def descent(parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0,
+            nesterov: bool = False) -> SGD | torch.optim.SGD:  # fmt: skip
+    """Stochastic gradient descent: on a graphics card torch's own, which changes all tensors in one call."""
+    own = list(parameters)
+    make = SGD if all(p.device.type == "cpu" for p in own) else torch.optim.SGD
+    return make(own, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+
+def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) -> SGD | torch.optim.SGD:
     """SGD with Nesterov momentum, or plain without any."""
-    return torch.optim.SGD(model.parameters(), lr, momentum, weight_decay=weight_decay, nesterov=momentum > 0)
+    return descent(model.parameters(), lr, momentum, weight_decay, momentum > 0)
 
 
-def kept(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Weights]:
+def kept(optimiser: Any, model: nn.Module) -> dict[str, Weights]:
     """What an optimiser remembers about every parameter, by name, for `client.memory`: momentum, mean squares, steps."""
     names: dict[Any, str] = {p: name for name, p in model.named_parameters()}
     return {names[p]: {key: torch.as_tensor(value).cpu() for key, value in held.items() if value is not None}
             for p, held in optimiser.state.items()}  # fmt: skip
 
 
-def resume(optimiser: torch.optim.Optimizer, model: nn.Module, held: dict[str, Weights]) -> None:
+def resume(optimiser: Any, model: nn.Module, held: dict[str, Weights]) -> None:
     """Let an optimiser continue with what `kept` returned for a network with the same parameters; with nothing, it starts
     fresh."""
     for name, p in model.named_parameters():

@@ -27,7 +27,7 @@ from grapevine.learn import Weights, average, bases, clip, train
 from grapevine.learn.pseudo import class_thresholds, second_choices, shares
 from grapevine.learn.schedules import first_stage
 from grapevine.learn.streams import TwoStreams, nothing
-from grapevine.learn.training import outputs
+from grapevine.learn.training import descent, outputs
 
 COUNTS = "how many labels and pseudo-labels this party has of each class"
 
@@ -89,7 +89,7 @@ class CBAFed(Method):
     def _fit(self, client: Client, weights: Weights, labels: Tensor, weight: Tensor, rng: torch.Generator) -> Weights:
         data, model = client.data, client.model(weights)
         loss = TwoStreams(model, data.labelled, data.unlabelled, labels, weight, rng)
-        optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
+        optimiser = descent(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         older: Weights = {}
         for epoch in range(self.epochs):
             train(model, loss.batches(self.batch, 1), loss, optimiser, rng, clip(self.clip))

@@ -55,7 +55,7 @@ from grapevine.data.augment import Views
 from grapevine.learn import average, bases, initial, passes, streams, train
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
 from grapevine.learn.streams import nothing, sample_by_labels
-from grapevine.learn.training import outputs
+from grapevine.learn.training import descent, outputs
 from grapevine.methods.one_shot import LABELS, MOST_ROWS, ROWS
 from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 
@@ -178,7 +178,7 @@ class XCLP(Method):
         head.load_state_dict(projector)
         counted(head, client.meter).to(rows.device)
         rng, trained = client.rng("contrast", round), [*model.features.parameters(), *head.parameters()]
-        optimiser = torch.optim.SGD(trained, lr, 0.9, weight_decay=self.weight_decay)
+        optimiser = descent(trained, lr, 0.9, weight_decay=self.weight_decay)
         loss = initial.simclr(model, head, rows, rng, self.temperature)
         steps = train(model, passes(len(rows), 2 * self.batch, self.epochs, rng), loss, optimiser, rng)
         features = {name: w for name, w in model.state().items() if name.startswith("features.")}

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from grapevine.core import Client, Method, Network, Predict, Server, param, step
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, alternate, average, bases, passes, train
+from grapevine.learn import Weights, alternate, average, bases, descent, passes, train
 from grapevine.learn.heads import Projected
 from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy
 from grapevine.learn.schedules import ema_, sigmoid_rampup
@@ -75,7 +75,7 @@ class FedCon(Method):
         train(
             model, passes(len(rows), self.batch, self.epochs, draw),
             lambda at: contrast(model, target, views.strong(at, draw), views.strong(at, draw)),
-            torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay), draw,
+            descent(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay), draw,
             after=lambda: ema_(target.features, model.features, self.ema),
         )  # fmt: skip
         trained = model.state()
@@ -105,7 +105,7 @@ class FedCon(Method):
             y = rows.y[at].to(rows.device)
             return consistent(model, views.strong(at, draw), views.strong(at, draw), y, weight)
 
-        optimiser = torch.optim.SGD(model.parameters(), self.server_lr, self.server_momentum)
+        optimiser = descent(model.parameters(), self.server_lr, self.server_momentum)
         train(model, passes(len(rows), self.server_batch, self.server_epochs, draw), loss, optimiser, draw)
         trained = model.state()
         return {name: trained[name] for name in weights}

@@ -28,7 +28,7 @@ from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
-from grapevine.learn import Weights, average, bases, train
+from grapevine.learn import Weights, average, bases, descent, train
 from grapevine.learn.losses import consistency_kl, cross_entropy
 from grapevine.learn.schedules import ema_, sigmoid_rampup
 from grapevine.learn.streams import NONE, epoch_steps, streams
@@ -112,7 +112,7 @@ class FedSiam(Method):
             y = labelled.y[a].to(logits.device)
             return share * cross_entropy(logits[: len(a)], y) + rise * consistency_kl(logits, target)
 
-        optimiser = torch.optim.SGD(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
+        optimiser = descent(model.parameters(), self.lr, self.momentum, weight_decay=self.weight_decay)
         steps = epoch_steps(len(labelled), len(unlabelled), self.batch, self.ratio)
         batches = streams(len(labelled), len(unlabelled), self.batch, self.ratio, draw)
         for e in range(self.epochs):
