@@ -198,11 +198,29 @@ def tables(result: dict[str, Any]) -> str:
     return "\n\n".join(texts)
 
 
+def standing(result: dict[str, Any]) -> str:
+    """Where label, then train stands in each setting, among lines without the true labels of all rows."""
+    told = []
+    for space, lines in result["spaces"].items():
+        for place in PLACES:
+            found = {
+                line: [one["accuracy"] for one in cells.get(place, []) if "accuracy" in one] for line, cells in lines.items()
+            }
+            means = {line: 100 * mean(each) for line, each in found.items() if each and line != "supervised"}
+            order = sorted(means, key=means.__getitem__, reverse=True)
+            if LABELLED in order and len(order) > 1:
+                at = order.index(LABELLED)
+                other = order[1] if at == 0 else order[0]
+                beside = f"`{other}` {'follows' if at == 0 else 'leads'} with {means[other]:.1f}"
+                told.append(f"- {space}, {place}: {at + 1}. of {len(order)} with {means[LABELLED]:.1f}; {beside}\n")
+    return f"Where **{LABELLED}** stands, among all that do not know the true labels:\n\n{''.join(told)}\n" if told else ""
+
+
 def words(result: dict[str, Any]) -> str:
     m, seeds = result["machine"], result["seeds"]
     budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
-    return f"""{ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round. Test accuracy in per cent, of the round
-that was best on validation; mean and standard deviation over {seeds} seeds, or one where only one has run. MB up and down and
+    return f"""{standing(result)}{ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round.
+Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds} seeds, or one where only one has run. MB up and down and
 processor seconds are those of a run with its evaluations, the mean over the columns. Where a method has the field, it has
 {budget}.
 Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each

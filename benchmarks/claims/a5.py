@@ -31,7 +31,7 @@ def main() -> None:
             told.append(f"{name}, {share:.0%}: FedAnchor {', '.join(map(str, rounds['fedanchor']))}, SemiFL "
                         f"{', '.join(map(str, rounds['semifl']))}")  # fmt: skip
     why = "Rounds by seed to a share of the way from chance to the lower of the two last accuracies: " + "; ".join(told)
-    why += ". Rounds are those of evaluations, every 4 on features and every 2 on images."
+    why += ". Rounds are those of evaluations, every second one."
     write(__file__, claim=CLAIM, setting=ANCHOR_WORDS, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes), why=why,
           quick=quick)  # fmt: skip
 

@@ -30,7 +30,7 @@ def main() -> None:
     if "yes" not in outcomes[::2]:  # where SemiFL's do not degenerate either, FedAnchor avoids nothing
         outcomes = ["no"]
     why = "From the middle third of the evaluations to the last third, " + "; ".join(told)
-    why += ". The paper's curve falls after some 300 rounds; here there are 20 to 40."
+    why += ". The paper's curve falls after some 300 rounds; here there are 20."
     write(__file__, claim=CLAIM, setting=ANCHOR_WORDS, numbers=numbers, paper_numbers=PAPER, verdict=verdict(outcomes), why=why,
           quick=quick)  # fmt: skip
 
