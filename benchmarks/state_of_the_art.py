@@ -220,7 +220,8 @@ def words(result: dict[str, Any]) -> str:
     m, seeds = result["machine"], result["seeds"]
     budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
     return f"""{standing(result)}{ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round.
-Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds} seeds, or one where only one has run. MB up and down and
+Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds} seeds, or one where
+only one has run. MB up and down and
 processor seconds are those of a run with its evaluations, the mean over the columns. Where a method has the field, it has
 {budget}.
 Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
