@@ -13,6 +13,7 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 import grapevine as gv
 from grapevine.cli.main import main
@@ -245,3 +246,18 @@ def test_the_page_of_settings_is_current():
     spec.loader.exec_module(made)
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python benchmarks/settings_page.py"
     assert all(f"| `{name}` |" in made.page() for job in JOBS.values() for name in job.names())
+
+
+def test_images_of_several_sizes_are_trained_on_with_a_size(tmp_path):
+    for i in range(12):
+        place = tmp_path / "own" / "ab"[i % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8 + i, 10), 20 * i).save(place / f"{i}.png")
+    run = ["train", "fedavg", "--data", str(tmp_path / "own"), "--clients", "2", "--rounds", "1", "--model", "mlp", "--out"]
+    refused = CliRunner().invoke(main, [*run, str(tmp_path / "x")])
+    assert refused.exit_code == 2 and "to train or compare, --size 8 does it." in " ".join(refused.output.split())
+    done = CliRunner().invoke(main, [*run, str(tmp_path / "run"), "--size", "6"])
+    assert done.exit_code == 0, done.output
+    assert gv.load(str(tmp_path / "run")).shape == (1, 6, 6)
+    wrong = CliRunner().invoke(main, ["data", "show", "--data", "digits", "--size", "6"])
+    assert wrong.exit_code == 2 and "digits does not take size, which is for folders of images" in " ".join(wrong.output.split())

@@ -136,6 +136,8 @@ def load(
     `size` resizes images to this many pixels (folders, mini-imagenet, fed-isic2019).
     """
     if not isinstance(name_or_path, (str, Path)):
+        if size is not None:
+            raise no_size("data in memory")
         return objects.load_objects(name_or_path, Columns(label=label, **asked), party)
     if name_or_path in NAMES:
         said = [word for word, value in dict(party=party, label=label, **asked).items() if value and value != "auto"]
@@ -159,7 +161,7 @@ def load(
 
 
 def no_size(what: str | Path) -> Mistake:
-    return Mistake(f"{what} does not take size: leave it out.")
+    return Mistake(f"{what} does not take size, which is for folders of images: leave it out.")
 
 
 def load_known(name: str, data_dir: str | Path | None, size: int | None) -> Dataset:

@@ -94,7 +94,8 @@ def stack_images(sources: Sequence[Source], size: int | None = None) -> Tensor:
         if pixels.shape[:2] != tuple(x.shape[1:3]):
             h, w = x.shape[1:3]
             own = f"{pixels.shape[1]}×{pixels.shape[0]}"
-            raise Mistake(f"{name} is {own} pixels and {first} is {w}×{h}: resize all images to one size.")
+            raise Mistake(f"{name} is {own} pixels and {first} is {w}×{h}: resize all images to one size; to "
+                          f"train or compare, --size {min(w, h)} does it.")  # fmt: skip
         if pixels.shape[2] > x.shape[3]:  # the first colour image after grey ones
             x = x.repeat(1, 1, 1, 3)
         x[i] = torch.from_numpy(pixels.copy()).expand(-1, -1, x.shape[3])

@@ -207,6 +207,9 @@ class DataSettings(Settings):
     missing: tuple[str, ...] = same(LabelSettings, "missing")
     decimal: str = same(LabelSettings, "decimal")
     impute: bool = own(False, "Replace missing numbers by the mean of the training rows, and add a column that marks them.")
+    size: int | None = own(
+        None, "Resize images in a folder to this many pixels on each side.", kind=int, least=1, metavar="PIXELS"
+    )
     clients: int | None = own(None, "Number of clients [100, or all parties of a natural partition].", kind=int, varies=True)
     partition: str | None = own(
         None, "How rows are dealt to clients: iid, dirichlet:0.1, shards:2, fedmatch, natural [iid].", metavar="HOW", varies=True

@@ -10,7 +10,7 @@ from grapevine.data import Dataset, Split
 from grapevine.jobs.labels_from import with_labels
 from grapevine.jobs.settings import DataSettings
 
-ASKED = ("id", "features", "categories", "missing", "decimal", "impute")  # how a table is read
+ASKED = ("id", "features", "categories", "missing", "decimal", "impute", "size")  # how files are read
 Loaded = tuple[Dataset, Dataset | None]
 
 
