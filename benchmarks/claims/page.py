@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from grapevine.parties.federation import read_toml
@@ -17,7 +18,7 @@ from machine import fill, fingerprint, markdown, seed_counts  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
 METHODS = PAGE.parent / "methods"
-PARTS_FILE = HERE.parent / "xclp_parts.json"
+PARTS_FILE, SOTA_FILE = HERE.parent / "xclp_parts.json", HERE.parent / "state_of_the_art.json"
 PARTS_PAGES = {"fedavg-xclp": PARTS_FILE, "fedanchor": HERE.parent / "anchor_parts.json"}  # a method's page, what it shows
 # What a method's page asks for: claims, and of them the numbers of the named methods alone, or all.
 NUMBERS = re.compile(
@@ -25,7 +26,7 @@ NUMBERS = re.compile(
 )
 COMPARED = {  # claims that compare methods by training: where the labels are, and the rows of settings that do not name them
     "X5": ("at the clients", "CIFAR-10 features"),
-    "P1": ("at the clients", "Fashion-MNIST, 5000 labels"),
+    "P1": ("at the clients", "CIFAR-10 features, 5000 labels"),
     "A1": ("at the server", "CIFAR-10 features"),
 }
 NAMED = ("CIFAR-10", "Fashion-MNIST", "MNIST", "digits")
@@ -76,7 +77,7 @@ true labels. Accuracy is that of the round that is best on validation. Tables sh
 nothing else is said.
 """
 OLD = "**Old run:** the script has changed since."
-ROWS, COLUMNS = 8, 8  # of a section's table: more is in the JSON
+ROWS, COLUMNS = 6, 8  # of a section's table: more is in the JSON
 
 
 def results() -> dict[str, dict[str, Any]]:
@@ -86,8 +87,20 @@ def results() -> dict[str, dict[str, Any]]:
 def known() -> dict[str, Any]:
     """What a template may name: {X5[setting][method]}."""
     return {name: rounded(one["numbers"]) for name, one in results().items()} | {
-        "parts": rounded(json.loads(PARTS_FILE.read_text()))
+        "parts": rounded(json.loads(PARTS_FILE.read_text())),
+        "sota": state_of_the_art(),
     }
+
+
+def state_of_the_art() -> dict[str, dict[str, dict[str, str]]]:
+    """Mean accuracies by space, setting and line."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for space, lines in json.loads(SOTA_FILE.read_text())["spaces"].items():
+        for line, settings in lines.items():
+            for setting, runs in settings.items():
+                right = [100 * one["accuracy"] for one in runs if "accuracy" in one]
+                found.setdefault(space, {}).setdefault(setting, {})[line] = f"{mean(right):.1f}" if right else "none"
+    return found
 
 
 def main(path: Path = PAGE) -> None:
