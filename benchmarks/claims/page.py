@@ -68,13 +68,12 @@ them, `make data` makes what they read, and all numbers are in `benchmarks/claim
 RULES = """
 ## How a verdict is reached
 
-A method is above another if the paired differences over the seeds say so by Student's t, one-sided at 5 %; with three seeds
-that takes 2.9 standard errors. A claim holds if all its comparisons come out, and in part if some do. With so many comparisons
-a few come out by chance. Methods that are compared by training have the same data, rounds, clients and budget (epochs, passes
-at the server, pre-training, weight decay, augmentation). Each gets four trials on validation rows, with one seed that is not
-used again and a third of the rounds, to choose its learning rate. For M1 to M3 one rate is chosen for a data set, for FedAvg on
-true labels. Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where
-nothing else is said.
+A method is above another if Student's t of the paired differences over the seeds says so, one-sided at 5 %; with three seeds that
+takes 2.9 standard errors. A claim holds if all its comparisons come out, and in part if some do; a few come out by chance.
+Methods that are compared have the same data, rounds, clients and budget. Each chooses its learning rate by four trials on
+validation rows, with a seed that is not used again and a third of the rounds; for M1 to M3 it is FedAvg's on true labels.
+Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where nothing else is
+said.
 """
 OLD = "**Old run:** the script has changed since."
 ROWS, COLUMNS = 6, 8  # of a section's table: more is in the JSON
