@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from PIL import Image
-from trials import CLEAN, COLUMNS, LABEL, NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
+from trials import (
+    CLEAN,
+    COLUMNS,
+    LABEL,
+    NAMES,
+    TRAIN,
+    blobs,
+    clean_agreement,
+    label_agreement,
+    train_agreement,
+    write_patients,
+    write_table,
+)
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto.agreement import Identity
@@ -264,6 +278,38 @@ def test_a_party_whose_agreed_settings_were_changed_does_nothing(tmp_path):
     files.write_toml(tmp_path / "p" / "party.toml", about)
     with pytest.raises(Mistake, match="changed after joining"):
         load_party(tmp_path / "p")
+
+
+APART = """
+import json, sys
+import numpy as np
+import grapevine.parties.join, grapevine.parties.networks
+from grapevine.core.errors import Mistake
+from grapevine.parties import rows
+from grapevine.parties.agreement import Agreement
+from grapevine.parties.settings import Source
+agreed = Agreement.from_dict(json.loads(sys.argv[1]))
+apart = rows.read_apart(Source(sys.argv[2], "kind", "id"), agreed, "north")
+try:
+    rows.read_apart(Source(sys.argv[2], "kin"), agreed, "north")
+except Mistake as mistake:
+    said = str(mistake)
+heavy = [name for name in ("pyarrow", "pandas") if name in sys.modules]
+here = rows.read_rows(Source(sys.argv[2], "kind", "id"), agreed, "north")
+same = (apart.labels, apart.ids, apart.columns) == (here.labels, here.ids, here.columns)
+same = same and np.array_equal(apart.x, here.x, equal_nan=True)
+print(json.dumps([heavy, same, said]))
+"""
+
+
+def test_a_table_is_read_in_a_process_of_its_own_so_that_a_party_stays_small(tmp_path):
+    path = write_patients(tmp_path / "n.csv", blobs("north"))
+    said = HostSettings(parties=NAMES, schema=str(path), label="kind", id="id", address="127.0.0.1", features=("ward", "a"))
+    agreed = propose(tmp_path / "h", said, LabelSettings())[0].agreed
+    command = [sys.executable, "-c", APART, json.dumps(agreed.to_dict()), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    heavy, same, sentence = json.loads(done.stdout)
+    assert (heavy, same) == ([], True) and "no column 'kin'" in sentence, done.stderr
 
 
 # ---------------------------------------------------------------- proposals

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from grapevine.core.errors import Mistake
+from grapevine.data.arrow import pa, pc
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, Column
 
 MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?", "-")  # in upper or lower case

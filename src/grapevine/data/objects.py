@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from grapevine.core.errors import Mistake
 from grapevine.data import columns, own, tables, together
+from grapevine.data.arrow import pa
 from grapevine.data.columns import Column
 from grapevine.data.datasets import Dataset
 from grapevine.data.pictures import as_images, stack_images

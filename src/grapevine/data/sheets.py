@@ -21,14 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.feather
-import pyarrow.parquet
-
 from grapevine.core.errors import Mistake
 from grapevine.core.words import hint
+from grapevine.data.arrow import pa
 from grapevine.data.cells import Place, is_number, text
 
 READABLE = ".csv, .csv.gz, .tsv, .parquet, .feather, .xlsx or .npz"

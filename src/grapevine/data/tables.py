@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from grapevine.core.errors import Mistake
 from grapevine.core.store import write_atomically
+from grapevine.data.arrow import pa
 from grapevine.data.cells import MISSING, CellMistake, Cells, Place, Reader, decimal_mark, is_text, text, trimmed
 from grapevine.data.columns import CATEGORY, Column
 from grapevine.data.sheets import Sheet, csv_text, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed

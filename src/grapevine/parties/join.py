@@ -32,7 +32,7 @@ from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
 from grapevine.parties.registry import HERE_SECONDS, HostLink, Refused, Unreachable
-from grapevine.parties.rows import client_data, load_rows, read_rows, save_rows
+from grapevine.parties.rows import client_data, load_rows, read_apart, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk
 from grapevine.run.folder import lock
@@ -117,7 +117,7 @@ def _patiently(call: Callable[[], Any], talk: Talk) -> Any:
 
 def _enrol(folder: Path, token: Token, s: JoinSettings, talk: Talk) -> dict[str, Any]:
     link, agreed = _patiently(lambda: look(token), talk)
-    rows = read_rows(s, agreed, token.name)
+    rows = read_apart(s, agreed, token.name)
     talk.show(agreed, rows)
     if not willing(policy_file(s.policy), agreed, link.place, token.name, talk):
         raise Mistake("nothing was sent, because you did not agree.")
@@ -159,7 +159,7 @@ def _again(folder: Path, token: Token | None, s: JoinSettings, talk: Talk) -> di
         party = dict(party, token=link.token.text(), host=link.place, used=secret_hash(token.secret))
         write_toml(folder / "party.toml", party, secret=True)
     if not (folder / "rows.json").exists():
-        save_rows(folder, read_rows(s, Agreement.from_dict(party["agreed"]), party["name"]))
+        save_rows(folder, read_apart(s, Agreement.from_dict(party["agreed"]), party["name"]))
     talk.say(f"Back as {party['name']}. Your fingerprint: {identity.fingerprint}")
     return party
 

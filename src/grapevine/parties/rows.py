@@ -7,10 +7,13 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
+from grapevine.core import wire
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.core.tensors import torch
@@ -23,6 +26,7 @@ from grapevine.jobs import reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
+from grapevine.parties.processes import fork
 from grapevine.parties.settings import Source
 
 HELD_OUT = 0.2  # of a party's labelled rows in a training job: half to choose the best round by, half to report
@@ -61,6 +65,31 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     return replace(read, name=name)
 
 
+def read_apart(source: Source, agreed: Agreement, name: str) -> Party:
+    """`read_rows`, of a table in a process of its own: what reads tables takes memory that nobody needs afterwards."""
+    if not agreed.features or agreed.embed:
+        return read_rows(source, agreed, name)
+    child = fork(partial(_send, source, agreed, name))
+    try:
+        told = wire.decode(child.pipe.recv_bytes())
+    except EOFError:
+        raise Mistake(f"{source.data} was not read, because the process that reads it ended: {child.stop()}.") from None
+    finally:
+        child.stop()
+    if "mistake" in told:
+        raise Mistake(told["mistake"])
+    return _party(told["x"], told["about"])
+
+
+def _send(source: Source, agreed: Agreement, name: str, pipe: Connection) -> None:
+    """In that process."""
+    try:
+        rows = read_rows(source, agreed, name)
+        pipe.send_bytes(wire.encode(dict(x=rows.x, about=_about(rows))))
+    except Mistake as mistake:
+        pipe.send_bytes(wire.encode(dict(mistake=str(mistake))))
+
+
 def _embedding(source: Source, agreed: Agreement) -> str | None:
     """What embeds the rows: a pretrained network, or this party's own copy of the finished run that was agreed on."""
     if not agreed.embed or agreed.embed in DIMENSIONS:
@@ -85,15 +114,22 @@ def model_hash(folder: str) -> str:
 def save_rows(folder: Path, rows: Party) -> None:
     """The rows as they were read once, in a form that a process reads in milliseconds."""
     np.save(folder / "rows.npy", rows.x)
-    about = dict(name=rows.name, labels=rows.labels, ids=rows.ids, **Layout(rows.columns).to_dict())
-    (folder / "rows.json").write_text(json.dumps(about))
+    (folder / "rows.json").write_text(_about(rows))
     for file in ("rows.npy", "rows.json"):
         os.chmod(folder / file, 0o600)
 
 
 def load_rows(folder: Path) -> Party:
-    about = json.loads((folder / "rows.json").read_text())
-    x = np.load(folder / "rows.npy", allow_pickle=False)
+    return _party(np.load(folder / "rows.npy", allow_pickle=False), (folder / "rows.json").read_text())
+
+
+def _about(rows: Party) -> str:
+    """Everything of the rows but their numbers, as JSON."""
+    return json.dumps(dict(name=rows.name, labels=rows.labels, ids=rows.ids, **Layout(rows.columns).to_dict()))
+
+
+def _party(x: np.ndarray, text: str) -> Party:
+    about = json.loads(text)
     pictures = torch.from_numpy(x) if x.ndim == 4 else None
     return Party(about["name"], x, about["labels"], about["ids"], columns=Layout.from_dict(about).columns, pictures=pictures)
 
