@@ -32,6 +32,11 @@ def test_pages_fit_and_complain_of_nothing(browser, site, width):
         browser.visit(site / name, width, dark=width == 390)
         wide, seen = browser.ask("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert wide <= seen and browser.complaints() == [], name
+        commands = "[...document.querySelectorAll('.language-console code, .language-bash code')]"
+        if name not in ("settings.html", "reference.html"):  # long commands were cut at the right
+            assert browser.ask(f"{commands}.length") and not browser.ask(
+                f"{commands}.some(c => c.scrollWidth > c.clientWidth)"
+            ), name
 
 
 @pytest.mark.browser
