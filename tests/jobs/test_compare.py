@@ -489,6 +489,8 @@ def test_a_narrow_terminal_says_which_columns_it_leaves_out(tmp_path, monkeypatc
     compare_terminal.show_comparison(made)
     table, told = words.getvalue().split("There is no room here for ")
     assert max(map(len, table.splitlines())) <= 80 and "…" not in table and "batch=25" in table.replace("\n", "")
+    heads = " ".join(table.split("─")[0].split())
+    assert heads.endswith("seconds") and all(line.rstrip().endswith(" s") for line in table.splitlines() if "(bound)" in line)
     assert "balanced" in told.splitlines()[0] and "see table.md" in told.splitlines()[0]
 
 

@@ -25,8 +25,8 @@ def show_comparison(made: Comparison) -> None:
         names = _that_fit(rows, console.width)
         table = Table(title=cell["name"] or None, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
         for name in names:
-            aligned = dict(justify="left", overflow="fold") if name == "method" else dict(justify="right")
-            table.add_column(name, min_width=_width(rows, name), **aligned)  # type: ignore[arg-type]
+            # A least width would not do: what is too wide in all is cut at the last column.
+            table.add_column(name, width=_width(rows, name), justify="left" if name == "method" else "right", overflow="fold")
         for row in rows:
             style = "dim" if row["bound"] else "bold" if row["best"] else None
             table.add_row(*(_shown(row, name) for name in names), style=style)
