@@ -315,7 +315,8 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
 
         report.write(folder)
         show_own_labels(json.loads((folder / "result.json").read_text()), folder)
-    click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
+    else:
+        click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
 
 
 def how_to_continue(home: Path, s: JoinSettings) -> str:

@@ -97,7 +97,9 @@ def described(tables: Sequence[Table], layout: Layout, names: Sequence[str], lab
         if column.kind == CATEGORY and not column.values:
             left.append(f"{column.name} (text, and no value occurs in {RARE} rows)")
         elif column.name == column.source:
-            by_kind[column.kind].append(f"{column.name} ({len(column.values)} values)" if column.values else column.name)
+            by_kind[column.kind].append(
+                f"{column.name} ({plural(len(column.values), 'value')})" if column.values else column.name
+            )
     words = {NUMBER: "number", CATEGORY: "category", DATE: "date"}
     parts = [f"{plural(len(found), words[kind])}: {some(found)}" for kind, found in by_kind.items() if found]
     lines = [f"Columns: {'; '.join(parts)}." + (f" Left out: {some(left)}." if left else "")]
