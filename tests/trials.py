@@ -72,7 +72,7 @@ def write_patients(path: Path, who: Party, label: str = "kind") -> Path:
     """A table as people have them, beside the numbers of `who`: text, of which some is its own and some rare; dates; and
     missing values of each kind."""
     draw, n = np.random.default_rng(len(who.name)), len(who.ids)
-    kinds = [int(name or 0) for name in who.truth or who.labels]
+    kinds = [int(name) for name in who.truth if name] if who.truth else [i % 3 for i in range(n)]  # as `blobs` has them
     own = [f"only {who.name}", f"rare {who.name}"]
     ward = [f"ward {'abc'[k % 3]}" if i % 7 else own[0] if i % 49 else own[1] for i, k in enumerate(kinds)]
     days = [f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(n)]
