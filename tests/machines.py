@@ -88,6 +88,8 @@ class Machines:
                         self.family[pid] = psutil.Process(pid)
 
     def start(self, name: str, *words: str, env: dict[str, str] | None = None) -> None:
+        if name in self.started:
+            self.started[name].stdin.close()  # one that has ended
         self.started[name] = processes.start([*RUN, *words], {**os.environ, **(env or {})}, self.folder / f"{name}.txt")
 
     def start_host(self) -> None:
