@@ -80,7 +80,7 @@ def parties() -> tuple[list, np.ndarray, np.ndarray]:
 def label(**settings: object) -> dict[str, str]:
     result = gv.label(parties()[0], seed=7, **settings)
     told = [(p.labels, np.round(p.confidence, 9), np.round(p.proba, 9), p.proposed) for p in result]
-    return dict(labels=digest(told, result.expected, result.neighbours), messages=digest(result.messages))
+    return dict(labels=digest(told, result.expected, result.about), messages=digest(result.messages))
 
 
 def clean(**settings: object) -> dict[str, str]:
@@ -102,7 +102,7 @@ def everything(only: list[str]) -> dict[str, dict[str, str]]:
     if only:
         return found
     for settings in (dict(secure="plain"), dict(secure="mlwe", bits=512), dict(secure="psm", neighbours="auto"),
-                     dict(secure="psm", preset="paper", scale="none")):  # fmt: skip
+                     dict(secure="psm", method="xclp", preset="paper", scale="none")):  # fmt: skip
         found[f"label {settings}"] = label(**settings)
     for settings in (dict(), dict(counts=True, tau=0.8)):
         found[f"clean {settings}"] = clean(**settings)
