@@ -3,9 +3,10 @@ as images from scratch and as features of EfficientNet-lite0. Accuracy, bytes, p
 
     python benchmarks/state_of_the_art.py [--quick] [--only features|images] [--seeds 3]
 
-One run after the other, each kept in `claims/.runs/` as soon as it is done: what is there is not repeated. Writes
-state_of_the_art.json beside itself and the table of docs/state-of-the-art.md after every setting: first the cheap methods with
-all seeds, then label, then train, then the others, all settings with the first seed before any with the second.
+One run after the other, each written to state_of_the_art.json beside this file as soon as it is done: what is there, with the
+same rows, rounds and network, is not repeated, on another machine either. Makes the table of docs/state-of-the-art.md after every
+setting: first the cheap methods with all seeds, then label, then train, then the others, all settings with the first seed before
+any with the second.
 
 All methods have the same rounds, clients and local epochs, the same batches and the same passes at the server (`BUDGET`, for the
 fields that a method has). A line's learning rate is the best on validation of four (a third of its default, the default, three
@@ -20,19 +21,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 import torch
-from machine import DATA, ROOT, about, fill, kept, markdown, need, one_blas_thread, write
+from machine import DATA, ROOT, about, fill, markdown, need, one_blas_thread, write
 
 import grapevine as gv
 from grapevine import methods
@@ -44,7 +43,7 @@ from grapevine.data import Dataset, Split
 from grapevine.jobs.labels_from import with_labels
 from grapevine.methods.moment_heads import MomentHead
 
-RUNS = Path(os.environ.get("GRAPEVINE_CLAIMS", Path(__file__).parent / "claims" / ".runs")) / "state_of_the_art"
+FILE = Path(__file__).with_suffix(".json")
 ROWS, CLIENTS, PER_ROUND = 6_000, 20, 5
 BUDGET = dict(epochs=2, batch=32, server_epochs=2, server_batch=32, pretrain=10)
 LABELLED = "label, then fedavg"
@@ -76,6 +75,11 @@ class Space:
     model: str
     norm: str | None
     rounds: int
+
+    def settings(self) -> dict[str, Any]:
+        """What a run must have been made with to count."""
+        return dict(rows=ROWS, clients=CLIENTS, per_round=PER_ROUND, budget=BUDGET, model=self.model, norm=self.norm,
+                    rounds=self.rounds)  # fmt: skip
 
     def lines(self, where: str) -> list[list[str]]:
         """Methods that take labels there, the cheapest first: heads, only where rows are features; bounds; label, then train; all
@@ -129,18 +133,14 @@ def run(space: Space, place: str, line: str, seed: int, lr: float | None, quick:
     return dict(accuracy=found.result["accuracy"], validation=best, bytes=sent, seconds=time.process_time() - began, lr=lr)
 
 
-def rate(space: Space, place: str, line: str, folder: Path, quick: bool) -> float | None:
+def rate(space: Space, place: str, line: str, quick: bool) -> float | None:
     """The learning rate of the trial that is best on validation; of equal ones the first."""
     cls = methods.find("fedavg" if line == LABELLED else line)
     usual = next((f.default for f in parameters(cls) if f.name == "lr"), None)
     if usual is None or quick:
         return usual
-    short, found = replace(space, rounds=space.rounds // SHARE_OF_ROUNDS), {}
-    for times in TIMES:
-        lr = float(f"{usual * times:.2g}")
-        path = folder / space.name / place.replace(" ", "-") / "trials" / f"{line.replace(' ', '-')}-{lr:g}.json"
-        found[lr] = kept(path, partial(run, short, place, line, TRIAL_SEED, lr, quick)).get("validation", 0.0)
-    return max(found, key=lambda lr: found[lr])
+    short, rates = replace(space, rounds=space.rounds // SHARE_OF_ROUNDS), [float(f"{usual * times:.2g}") for times in TIMES]
+    return max(rates, key=lambda lr: run(short, place, line, TRIAL_SEED, lr, quick).get("validation", 0.0))
 
 
 def made(name: str, where: str, lr: float | None) -> Any:
@@ -194,7 +194,10 @@ def tables(result: dict[str, Any]) -> str:
         for line, cells in lines.items():
             name = f"**{line}**" if line == LABELLED else f"`{line}`"
             rows.append((name, *(score(cells.get(place, [])) for place in PLACES), *cost(cells)))
-        texts.append(f"## {space.capitalize()}\n\n" + markdown(("method", *PLACES, "MB", "CPU s"), rows))
+        with_ = result["settings"].get(space, {})
+        norm = f" with norm `{with_['norm']}`" if with_.get("norm") else ""
+        told = f"Network `{with_['model']}`{norm}, {with_['rounds']} rounds.\n\n" if with_ else ""
+        texts.append(f"## {space.capitalize()}\n\n{told}" + markdown(("method", *PLACES, "MB", "CPU s"), rows))
     return "\n\n".join(texts)
 
 
@@ -257,28 +260,34 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     flags = parser.parse_args()
     seeds = 1 if flags.quick else flags.seeds
-    before = json.loads(Path(__file__).with_suffix(".json").read_text())["spaces"] if flags.only and not flags.quick else {}
-    result: dict[str, Any] = dict(machine=about(), seeds=seeds, budget=BUDGET, spaces=before)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if flags.quick else RUNS
-        for space in spaces(flags.quick):
-            if flags.only in (None, space.name):
-                measure(space, result, folder, seeds, flags.quick)
+    result: dict[str, Any] = dict(spaces={}, settings={}) if flags.quick else before()
+    result |= dict(machine=about(), seeds=seeds)
+    for space in spaces(flags.quick):
+        if flags.only in (None, space.name):
+            measure(space, result, seeds, flags.quick)
     print(tables(result))
 
 
-def measure(space: Space, result: dict[str, Any], folder: Path, seeds: int, quick: bool) -> None:
-    cells = result["spaces"][space.name] = dict[str, dict[str, list[dict[str, Any]]]]()
+def before() -> dict[str, Any]:
+    """What has been measured."""
+    return json.loads(FILE.read_text()) if FILE.exists() else dict(spaces={}, settings={})
+
+
+def measure(space: Space, result: dict[str, Any], seeds: int, quick: bool) -> None:
+    if result["settings"].get(space.name) != space.settings():
+        result["settings"][space.name], result["spaces"][space.name] = space.settings(), {}
+    cells = result["spaces"][space.name]
     for group, seed, place in itertools.product(range(4), range(seeds), PLACES):
         lines = space.lines(PLACES[place][0])[group]
         for line in lines[:1] if quick else lines:
-            lr = rate(space, place, line, folder, quick)
-            path = folder / space.name / place.replace(" ", "-") / f"{line.replace(' ', '-')}-{seed}.json"
-            one = kept(path, partial(run, space, place, line, seed, lr, quick))
-            print(f"{space.name}; {place}; {line}; seed {seed}: {one.get('error') or score([one])}", flush=True)
-            cells.setdefault(line, {}).setdefault(place, []).append(one)
+            runs = cells.setdefault(line, {}).setdefault(place, [])
+            if len(runs) <= seed:
+                lr = runs[0].get("lr") if runs else rate(space, place, line, quick)
+                runs.append(run(space, place, line, seed, lr, quick))
+                print(f"{space.name}; {place}; {line}; seed {seed}: {runs[-1].get('error') or score(runs[-1:])}", flush=True)
+                if not quick:
+                    write(__file__, result)
         if not quick and lines:
-            write(__file__, result)
             document(result)
 
 

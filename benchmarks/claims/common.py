@@ -43,6 +43,8 @@ class Setting:
     tuned_as: Setting | None = None
     """Another setting whose trials choose the fields for this one, too."""
     seeds: int = SEEDS
+    share: int = SHARE_OF_ROUNDS
+    """A trial has one in so many of the rounds."""
 
     def words(self) -> str:
         """The flags as one would type them; a file by its name."""
@@ -80,7 +82,7 @@ def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict
     order = {name: list(setting.trials.get(name, ({},))) for name in names.values()}
     specs = {name: [spell(name, each, "") for each in fields] for name, fields in order.items() if len(fields) > 1}
     if specs and not quick:
-        rounds = max(1, setting.flags["rounds"] // SHARE_OF_ROUNDS)
+        rounds = max(1, setting.flags["rounds"] // setting.share)
         wanted = [spec for each in specs.values() for spec in each]
         found = run(setting, wanted, f"{setting.name}-trials", [TRIAL_SEED], dict(rounds=rounds))
         for name, each in specs.items():

@@ -3,9 +3,10 @@
     python benchmarks/claims/images.py [--quick] [--only x5|p1|p6|a1] [--seeds 1]
 
 Networks have an eighth or a quarter of the papers' channels and batch normalisation; there are 20,000 training images (the
-papers: 50,000) and 100 rounds (500 to 3000). Learning rates are those that trials chose, as for the other claims. Every run is
-kept in `.runs/` and gone on with where it was stopped, and images.json beside this file has all runs that are finished, with
-their curves: what stands there may be half of a comparison. docs/claims.md shows it below the claims.
+papers: 50,000) and 100 rounds (500 to 3000). Each method chooses its learning rate as for the other claims, by four trials, of an
+eighth of the rounds here. images.json beside this file has every run that is finished, with its curve, and is written after each:
+a run that is there is not repeated, on another machine either. What stands there may be half of a comparison. docs/claims.md shows
+it below the claims.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from machine import about, need
 from settings import ANCHOR_TRIALS, LABELLED_ONLY, PROTO_TRIALS, STAGE_1, XCLP_TRIALS
 
 FILE = Path(__file__).with_suffix(".json")
+SHARE = 8  # a trial has one in so many of the rounds
 _IMAGES = dict(data="cifar10", clients=100, norm="bn", rounds=100, per_round=5, evaluate_every=5)
 _XCLP = dict(_IMAGES, model="cnn13:0.125", labels="clients:1000", budget=dict(STAGE_1, epochs=1))
 _PROTO = dict(_IMAGES, model="resnet9:0.125", labels="clients:5000")
 _ANCHOR = dict(_IMAGES, model="wrn28x2:0.25", labels="server:250", budget=dict(epochs=1, server_epochs=5, pretrain=5))
 CLAIMS: dict[str, tuple[Setting, tuple[str, ...]]] = {  # the cheapest first
-    "x5": (Setting("images-x5", _XCLP, XCLP_TRIALS), ("fedavg", "xclp", "network", "perclient-lp")),
-    "p1": (Setting("images-p1", _PROTO, PROTO_TRIALS), ("protofssl", LABELLED_ONLY[0], "fixmatch", "fedmatch")),
-    "p6": (Setting("images-p6", _PROTO, PROTO_TRIALS), ("protofssl",)),
-    "a1": (Setting("images-a1", _ANCHOR, ANCHOR_TRIALS), ("fedanchor", "semifl", "fixmatch", "server-only")),
+    "x5": (Setting("images-x5", _XCLP, XCLP_TRIALS, share=SHARE), ("fedavg", "xclp", "network", "perclient-lp")),
+    "p1": (Setting("images-p1", _PROTO, PROTO_TRIALS, share=SHARE), ("protofssl", LABELLED_ONLY[0], "fixmatch", "fedmatch")),
+    "p6": (Setting("images-p6", _PROTO, PROTO_TRIALS, share=SHARE), ("protofssl",)),
+    "a1": (Setting("images-a1", _ANCHOR, ANCHOR_TRIALS, share=SHARE), ("fedanchor", "semifl", "fixmatch", "server-only")),
 }
-NORMS = ("none", "bn", "gn", "sbn")
+NORMS = ("none", "gn", "sbn")  # batch normalisation is P1's run
 QUICK = dict(clients=20, per_round=5, rounds=1)
 
 
@@ -42,7 +44,7 @@ def settings(claim: str) -> dict[str, Setting]:
     if claim != "p6":
         return {claim: setting}
     each = {norm: dict(setting.flags, norm=norm) for norm in NORMS}
-    return {f"p6, norm {norm}": Setting(f"images-p6-{norm}", flags, PROTO_TRIALS) for norm, flags in each.items()}
+    return {f"p6, norm {norm}": replace(setting, name=f"images-p6-{norm}", flags=flags) for norm, flags in each.items()}
 
 
 def curve(one: dict[str, Any]) -> list[tuple[int, float]]:
@@ -65,14 +67,19 @@ def main() -> None:
     found: dict[str, Any] = json.loads(FILE.read_text())["runs"] if FILE.exists() else {}
     for claim in [options.only] if options.only else CLAIMS:
         for name, setting in settings(claim).items():
-            fields = {method: specs[0] for method, specs in tuned(setting, CLAIMS[claim][1]).items()}
-            for method, spec in fields.items():
-                runs = run(setting, [spec], setting.name, list(range(options.seeds)), {})[spec]
-                said = dict(
-                    setting=setting.words(), fields=spec, accuracy=spread(accuracies(runs)), curves=list(map(curve, runs))
-                )
-                found.setdefault(name, {})[method] = said
+            for method in CLAIMS[claim][1]:
+                one = found.setdefault(name, {}).get(method, {})
+                if one.get("setting") == setting.words() and len(one["curves"]) >= options.seeds:
+                    continue
+                found[name][method] = measured(setting, method, options.seeds)
                 FILE.write_text(json.dumps(dict(machine=about(), runs=found), indent=1) + "\n")
+
+
+def measured(setting: Setting, method: str, seeds: int) -> dict[str, Any]:
+    """A method's runs with the fields that its trials chose."""
+    spec = tuned(setting, [method])[method][0]
+    runs = run(setting, [spec], setting.name, list(range(seeds)), {})[spec]
+    return dict(setting=setting.words(), fields=spec, accuracy=spread(accuracies(runs)), curves=list(map(curve, runs)))
 
 
 if __name__ == "__main__":

@@ -11,12 +11,15 @@ from statistics import mean
 from typing import Any
 
 from grapevine.parties.federation import read_toml
+from grapevine.report.charts.files import save, sheet
+from grapevine.report.charts.kinds import Axis, curves, lines
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from machine import fill, fingerprint, markdown, seed_counts  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
+IMAGES_FILE, PICTURE = HERE / "images.json", PAGE.parent / "claims-images.svg"
 METHODS = PAGE.parent / "methods"
 PARTS_FILE, SOTA_FILE = HERE.parent / "xclp_parts.json", HERE.parent / "state_of_the_art.json"
 PARTS_PAGES = {"fedavg-xclp": PARTS_FILE, "fedanchor": HERE.parent / "anchor_parts.json"}  # a method's page, what it shows
@@ -88,7 +91,16 @@ def known() -> dict[str, Any]:
     return {name: rounded(one["numbers"]) for name, one in results().items()} | {
         "parts": rounded(json.loads(PARTS_FILE.read_text())),
         "sota": state_of_the_art(),
+        "images": on_images(),
     }
+
+
+def on_images() -> dict[str, dict[str, str]]:
+    """Mean accuracies on images from scratch, by comparison and method."""
+    if not IMAGES_FILE.exists():
+        return {}
+    found = json.loads(IMAGES_FILE.read_text())["runs"]
+    return {name: {method: rounded(one["accuracy"]) for method, one in methods.items()} for name, methods in found.items()}
 
 
 def state_of_the_art() -> dict[str, dict[str, dict[str, str]]]:
@@ -115,6 +127,7 @@ def main(path: Path = PAGE) -> None:
     for name, result in found.items():
         text += "\n" + section(name, result, words[name].get("text", "").format_map(numbers))
     text += "\n" + images()
+    picture(path=path.parent / PICTURE.name)
     path.write_text(text, encoding="utf-8")
     print(f"Wrote {path.name}: {len(found)} of {len(CLAIMS)} claims, {len(text.split())} words.")
 
@@ -146,7 +159,7 @@ def section(name: str, result: dict[str, Any], text: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def images(file: Path = HERE / "images.json") -> str:
+def images(file: Path = IMAGES_FILE) -> str:
     """What has run of the claims on images from scratch: accuracy along the rounds, of the first seed."""
     text = "## CIFAR-10 images from scratch {#images}\n\n`python benchmarks/claims/images.py` runs X5, P1, P6 and A1 with thin "
     text += "networks; it takes hours and goes on where it was stopped."
@@ -161,7 +174,25 @@ def images(file: Path = HERE / "images.json") -> str:
     settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
     told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
     head = ("claim", "method", "seeds", "a quarter of the rounds", "half", "three quarters", "all", "best on validation")
-    return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{told}\n"
+    shown = f"![Test accuracy along the rounds]({PICTURE.name})"
+    return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{shown}\n\n{told}\n"
+
+
+def picture(file: Path = IMAGES_FILE, path: Path = PICTURE) -> None:
+    """The same as curves, a panel for each claim."""
+    if not file.exists():
+        return
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, methods in json.loads(file.read_text())["runs"].items():
+        for method, one in methods.items():
+            claim, _, norm = name.partition(", norm ")
+            panels.setdefault(claim, {})[norm or method] = one["curves"][0]
+    charts = []
+    for claim, found in panels.items():
+        xs = sorted({x for curve in found.values() for x, _ in curve})
+        values = {name: [dict(curve).get(x) for x in xs] for name, curve in found.items()}
+        charts.append(lines(f"{claim.upper()}, CIFAR-10 images", curves(xs, values), Axis("round"), Axis("accuracy, %")))
+    save(sheet(charts), path)
 
 
 def table(numbers: dict[str, Any]) -> str:
