@@ -131,6 +131,16 @@ def write(script: str, result: dict) -> None:
     print(f"written: {path.name}")
 
 
+def kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A result that is made once."""
+    if not path.exists():
+        result = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".new").write_text(json.dumps(result))
+        path.with_suffix(".new").replace(path)
+    return json.loads(path.read_text())
+
+
 def fill(page: Path, mark: str, text: str) -> None:
     """Puts a text between `<!-- made by benchmarks/MARK -->` and the next `<!-- end -->` of a page."""
     place = re.compile(rf"(?<=<!-- made by benchmarks/{re.escape(mark)} -->\n).*?(?=<!-- end -->)", re.S)

@@ -106,8 +106,8 @@ def on_images() -> dict[str, dict[str, str]]:
 def state_of_the_art() -> dict[str, dict[str, dict[str, str]]]:
     """Mean accuracies by space, setting and line."""
     found: dict[str, dict[str, dict[str, str]]] = {}
-    for space, lines in json.loads(SOTA_FILE.read_text())["spaces"].items():
-        for line, settings in lines.items():
+    for space, measured in json.loads(SOTA_FILE.read_text())["spaces"].items():
+        for line, settings in measured.items():
             for setting, runs in settings.items():
                 right = [100 * one["accuracy"] for one in runs if "accuracy" in one]
                 found.setdefault(space, {}).setdefault(setting, {})[line] = f"{mean(right):.1f}" if right else "none"
@@ -116,14 +116,14 @@ def state_of_the_art() -> dict[str, dict[str, dict[str, str]]]:
 
 def main(path: Path = PAGE) -> None:
     found, words, numbers = results(), read_toml(HERE / "words.toml"), known()
-    lines = []
+    rows = []
     for name, claim in CLAIMS.items():
         if name not in found:
-            lines.append((name, claim, "not run yet", "", ""))
+            rows.append((name, claim, "not run yet", "", ""))
             continue
         number, why = (words[name][part].format_map(numbers) for part in ("number", "reason"))
-        lines.append((f"[{name}](#{name.lower()})", claim, f"**{verdict(found[name])}**", number, why))
-    text = HEAD + markdown(("", "claim", "verdict", "decisive numbers", "why"), lines) + "\n" + RULES
+        rows.append((f"[{name}](#{name.lower()})", claim, f"**{verdict(found[name])}**", number, why))
+    text = HEAD + markdown(("", "claim", "verdict", "decisive numbers", "why"), rows) + "\n" + RULES
     for name, result in found.items():
         text += "\n" + section(name, result, words[name].get("text", "").format_map(numbers))
     text += "\n" + images()

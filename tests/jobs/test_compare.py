@@ -411,6 +411,13 @@ def test_a_bound_that_beats_every_method_is_said_first(tmp_path):
     assert warning in (tmp_path / "c" / "table.md").read_text()
 
 
+def test_two_bounds_that_beat_every_method_share_a_sentence(tmp_path):
+    """Each had the same sentence."""
+    made = tabled(made_up(tmp_path / "c", ["fedsem"], lambda label, values, seed: dict(LEVEL, alone=0.9, fedavg=0.85)[label]))
+    told = compare_table.notes(made.data, made.data["cells"][0])[0]
+    assert told.startswith("The bounds ") and told.count("says nothing") == 1 and "(alone)" in told and "(fedavg)" in told
+
+
 def test_a_tie_with_a_bound_is_in_the_headline(tmp_path):
     level = dict(LEVEL, fedsem=0.65)
     made = tabled(

@@ -14,7 +14,7 @@ import grapevine as gv
 from grapevine import report
 from grapevine.core.errors import Mistake
 from grapevine.graph import layout
-from grapevine.jobs import baselines, disclosure, label_result
+from grapevine.jobs import baselines, disclosure, expected, label_result
 from grapevine.jobs import label as labelling
 from grapevine.jobs.reading import Party, party_names
 from grapevine.jobs.reading import read as read_rows
@@ -555,3 +555,20 @@ def test_the_picture_is_a_sample_with_owners_and_rows():
     near = U @ U.T
     np.fill_diagonal(near, -1)
     assert (truth[near.argmax(1)] == truth).mean() > 0.95
+
+
+def test_many_parties_with_the_same_verdict_share_a_sentence():
+    """Ten parties had ten sentences that differed in three numbers; the table below them has those."""
+    better = dict(n=15, right=15, own=4, apart=11, has_own=True, own_kept=False)
+    level = dict(better, own=14, apart=1)
+    parties = [(f"p{i}", better) for i in range(12)] + [("west", level), ("south", None)]
+    assert expected.verdict_lines(parties) == [
+        "1 of 14 parties: cannot be checked at the party, which has no labels of its own: rely on the accuracy over all (south).",
+        "12 of 14 parties: better than the party's own model (p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 and 2 more).",
+        "1 of 14 parties: not different from the party's own model beyond chance (west).",
+    ]
+    told = expected.verdict_lines([("west", level)])
+    assert told == [
+        "west: not different from the party's own model beyond chance. Of 15 labels that were hidden, 15 were "
+        "recovered (100.0%; 79.6% to 100.0%), 14 by its own model."
+    ]

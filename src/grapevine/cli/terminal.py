@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import percent, printable, size
+from grapevine.core.words import percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -170,7 +170,7 @@ def _expected(e: dict | None, classes: Sequence[str]) -> str:
 
 def _show_trust(result: Any) -> None:
     """How far to trust a label: by probability, by class, and party by party."""
-    from grapevine.jobs.expected import sensitivity, verdict_words
+    from grapevine.jobs.expected import sensitivity, verdict_lines
 
     e = result.expected
     if e:
@@ -185,7 +185,7 @@ def _show_trust(result: Any) -> None:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
         show_grid("By class", ["class", "hidden labels", "recovered", "new labels"], rows, "classes")
     if result.settings.method == "chorus" and len(result.classes) > 1:
-        say(*(verdict_words(p.name, p.verdict) for p in list(result)[:MOST]))
+        say(*verdict_lines([(p.name, p.verdict) for p in result]))
 
 
 # ---------------------------------------------------------------- clean
@@ -199,8 +199,7 @@ def show_clean_plan(plan: dict) -> None:
         for to, lines in (("each party", plan["server"]), ("the server", up)) for line in lines
     ])  # fmt: skip
     parties = list(plan["parties"])
-    more = f" and {len(parties) - MOST} more" if len(parties) > MOST else ""
-    say(f"Parties: {', '.join(parties[:MOST])}{more}.", *plan["learns"])
+    say(f"Parties: {some(parties, MOST)}.", *plan["learns"])
     weights = f"{plan['parameters']:,} weights, {plan['epochs']} epochs on {plan['rows']} rows"
     say(f"Model {plan['model']}, {weights}: {minutes(plan)} here.")
     say_notes(plan["warnings"])

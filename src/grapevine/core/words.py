@@ -47,6 +47,11 @@ def many(n: int, what: str, more: str = "") -> str:
     return f"{count(n)} {what if n == 1 else more or what + 's'}"
 
 
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of these names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {count(len(names) - most)} more" if len(names) > most else "")
+
+
 def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"

@@ -19,6 +19,7 @@ import torch
 from grapevine.core import Client, Meter, account
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
+from grapevine.core.words import some
 from grapevine.data import tables
 from grapevine.jobs import clean_result
 from grapevine.jobs.clean_result import CleanResult, PartyCleaned, examples, measure
@@ -136,7 +137,7 @@ def _doubts(expected: dict[str, int], method: Clean) -> list[str]:
 
 def _far_notes(parties: Sequence[PartyCleaned]) -> list[str]:
     far = [f"{p.name} ({len(p.far)})" for p in parties if len(p.far)]
-    told = f"some rows are more than {FAR} deviations from a mean of the server and were not excluded: {_some(far)}; a "
+    told = f"some rows are more than {FAR} deviations from a mean of the server and were not excluded: {some(far)}; a "
     return [told + "classifier can be sure of what it has never seen, so look at them."] if far else []
 
 
@@ -161,10 +162,10 @@ def check(server: Party, parties: Sequence[Party], method: Clean) -> list[str]:
         )
     few = [f"'{name}'" for name in server.classes if server.labels.count(name) < 5]
     if few:
-        notes.append(f"the server has fewer than 5 rows of {_some(few)}: the classifier will hardly recognise them.")
+        notes.append(f"the server has fewer than 5 rows of {some(few)}: the classifier will hardly recognise them.")
     strange = [f"'{name}'" for name in tables.sort_names(theirs - set(server.classes))]
     if strange:
-        notes.append(f"the server does not know {_some(strange)}: such a label has an infinite loss, and the row is corrected if "
+        notes.append(f"the server does not know {some(strange)}: such a label has an infinite loss, and the row is corrected if "
                      "the classifier is sure of another class, else excluded.")  # fmt: skip
     return notes + _odd_rows(server, parties, method)
 
@@ -179,10 +180,6 @@ def _odd_rows(server: Party, parties: Sequence[Party], method: Clean) -> list[st
         if still:
             notes.append(f"{still} of {server.x.shape[1]} features never change in the server's rows, so they are left out.")
     return notes
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def plan(server: Party, parties: Sequence[Party], s: CleanSettings) -> dict[str, Any]:

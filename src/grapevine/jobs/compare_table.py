@@ -254,7 +254,7 @@ def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
     best = next((row for row in rows if row["best"]), None)
     if best is None:
         return ""
-    told = []
+    told, above = [], []
     for row in rows:
         if not row["bound"] or row["accuracy"] is None:
             continue
@@ -262,9 +262,12 @@ def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
         if upper and row["accuracy"] <= best["accuracy"]:
             told.append(f"{best['method']} is no worse than {name}, so there is nothing left to gain here")
         elif not upper and row["accuracy"] >= best["accuracy"]:
-            told.append(f"the bound {name} is at least as good as every method: this setting says nothing about them")
+            above.append(name)
         elif indistinct(row):
             told.append(f"{best['method']} cannot be distinguished from the bound {name} with {row['pairs']} seeds")
+    if above:
+        bounds = f"bound {above[0]} is" if len(above) == 1 else f"bounds {' and '.join(above)} are"
+        told.insert(0, f"the {bounds} at least as good as every method: this setting says nothing about them")
     text = "; ".join(told)
     text = text[0].upper() + text[1:] if text.startswith("the ") else text  # a method's name stays as it is
     return text and f"{text}."

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grapevine.core.words import percent
+from grapevine.core.words import percent, some
 
 
 def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
@@ -96,19 +96,33 @@ def verdict(v: Mapping[str, Any] | None) -> str:
     return "not different" if v["n"] >= 10 else "too few labels"
 
 
+SAID = {
+    "no labels of its own": "cannot be checked at the party, which has no labels of its own: rely on the accuracy over all",
+    "no model of its own": "cannot be compared: the party's labels are all of one class, so it has no model of its own",
+    "worse": "worse than the party's own model, so the party keeps the labels of its own model",
+    "better": "better than the party's own model",
+    "not different": "not different from the party's own model beyond chance",
+    "too few labels": "too few known labels to say whether they are better than the party's own model",
+}
+FEW = 3  # parties of which each has a sentence; of more, those with the same verdict share one
+
+
 def verdict_words(name: str, v: Mapping[str, Any] | None) -> str:
     """The verdict in a sentence or two, with the counts behind it."""
-    said = {
-        "no labels of its own": "cannot be checked at the party, which has no labels of its own: rely on the accuracy over all.",
-        "no model of its own": "cannot be compared: the party's labels are all of one class, so it has no model of its own.",
-        "worse": "worse than the party's own model, so the party keeps the labels of its own model.",
-        "better": "better than the party's own model.",
-        "not different": "not different from the party's own model beyond chance.",
-        "too few labels": "too few known labels to say whether they are better than the party's own model.",
-    }[verdict(v)]
+    said = f"{name}: {SAID[verdict(v)]}."
     if v is None or not v["n"]:
-        return f"{name}: {said}"
+        return said
     low, high = wilson(v["right"], v["n"])
     counts = f"Of {v['n']} labels that were hidden, {v['right']} were recovered ({percent(v['right'] / v['n'])}; "
     counts += f"{percent(low)} to {percent(high)})"
-    return f"{name}: {said} {counts}" + (f", {v['own']} by its own model." if v["has_own"] else ".")
+    return f"{said} {counts}" + (f", {v['own']} by its own model." if v["has_own"] else ".")
+
+
+def verdict_lines(parties: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[str]:
+    """The verdicts of all parties, by name: party by party, or where there are many, each verdict with its parties."""
+    if len(parties) <= FEW:
+        return [verdict_words(*party) for party in parties]
+    named = {kind: [name for name, v in parties if verdict(v) == kind] for kind in SAID}
+    return [
+        f"{len(names)} of {len(parties)} parties: {SAID[kind]} ({some(names, 10)})." for kind, names in named.items() if names
+    ]

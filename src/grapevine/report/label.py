@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.expected import verdict, wilson
+from grapevine.jobs.expected import verdict, verdict_lines, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
@@ -107,8 +107,8 @@ def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
         heads += ["hidden labels recovered", "by its own model", "beside its own model"]
         rows = [[*row, *_judged(v)] for row, v in zip(rows, judged)]
     note = [] if rights or not expected else [f"No truth was given: {_sure(expected)} is expected over all parties."]
-    words = [p["words"] for p in parties if p.get("words")]
-    verdicts = [Card("Are the labels better than each party's own model's?", words[:MOST_BARS])] if words else []
+    words = verdict_lines([(p["name"], p["verdict"]) for p in parties if p.get("verdict") is not None])
+    verdicts = [Card("Are the labels better than each party's own model's?", words)] if words else []
     return [*verdicts, Card("", [Table(heads, rows), *note])]
 
 

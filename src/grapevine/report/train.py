@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
-from grapevine.core.words import count, duration, many, percent, points, size
+from grapevine.core.words import count, duration, many, percent, points, size, some
 from grapevine.jobs.settings import TrainSettings
 from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
@@ -157,8 +157,7 @@ def _without(files: Files) -> list[str]:
     left = [f"{files.name(name)} ({why})" for name, why in (files.result or {}).get("left_out", {}).items()]
     told = [f"Left out for bad replies: {'; '.join(left)}."] if left else []
     at: list = next((line["nothing_relevant_at"] for line in reversed(files.history) if line.get("nothing_relevant_at")), [])
-    names = ", ".join(files.name(client) for client in at[:MOST_BARS])
-    names += f" and {count(len(at) - MOST_BARS)} more" if len(at) > MOST_BARS else ""
+    names = some([files.name(client) for client in at], MOST_BARS)
     them = "it" if len(at) == 1 else "them"
     return told + ([f"Nothing relevant at {names}: every row was excluded, and the run continues without {them}."] if at else [])
 
