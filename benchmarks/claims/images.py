@@ -65,15 +65,23 @@ def main() -> None:
             small = replace(setting, flags=setting.flags | QUICK)
             print({spec: accuracies(runs) for spec, runs in run(small, methods[:1], "quick", [0], {}, Path(folder)).items()})
         return
-    found: dict[str, Any] = json.loads(FILE.read_text())["runs"] if FILE.exists() else {}
     for claim in [options.only] if options.only else CLAIMS:
         for name, setting in settings(claim).items():
             for method in CLAIMS[claim][1]:
-                one = found.setdefault(name, {}).get(method, {})
-                if one.get("setting") == setting.words() and len(one["curves"]) >= options.seeds:
-                    continue
-                found[name][method] = measured(setting, method, options.seeds)
-                FILE.write_text(json.dumps(dict(machine=about(), runs=found), indent=1) + "\n")
+                one = finished().get(name, {}).get(method, {})
+                if one.get("setting") != setting.words() or len(one["curves"]) < options.seeds:
+                    keep(name, method, measured(setting, method, options.seeds))
+
+
+def finished() -> dict[str, Any]:
+    return json.loads(FILE.read_text())["runs"] if FILE.exists() else {}
+
+
+def keep(name: str, method: str, one: dict[str, Any]) -> None:
+    """Beside what is there, of which another process may have written some since."""
+    found = finished()
+    found.setdefault(name, {})[method] = one
+    FILE.write_text(json.dumps(dict(machine=about(), runs=found), indent=1) + "\n")
 
 
 def measured(setting: Setting, method: str, seeds: int) -> dict[str, Any]:
