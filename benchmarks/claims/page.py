@@ -168,12 +168,12 @@ def images(file: Path = IMAGES_FILE) -> str:
     found, rows = json.loads(file.read_text())["runs"], []
     for name, methods in found.items():
         for method, one in methods.items():
-            curve = [accuracy for _, accuracy in one["curves"][0]]
+            curve = one["curves"][0]  # as long as all others
             quarters = [curve[max(0, (len(curve) * k + 3) // 4 - 1)] for k in range(1, 5)]
-            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *quarters, one["accuracy"]["mean"]))
+            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *(y for _, y in quarters), one["accuracy"]["mean"]))
     settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
     told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
-    head = ("claim", "method", "seeds", "a quarter of the rounds", "half", "three quarters", "all", "best on validation")
+    head = ("claim", "method", "seeds", *(f"round {round}" for round, _ in quarters), "best on validation")
     shown = f"![Test accuracy along the rounds]({PICTURE.name})"
     return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{shown}\n\n{told}\n"
 
@@ -191,7 +191,9 @@ def picture(file: Path = IMAGES_FILE, path: Path = PICTURE) -> None:
     for claim, found in panels.items():
         xs = sorted({x for curve in found.values() for x, _ in curve})
         values = {name: [dict(curve).get(x) for x in xs] for name, curve in found.items()}
-        charts.append(lines(f"{claim.upper()}, CIFAR-10 images", curves(xs, values), Axis("round"), Axis("accuracy, %")))
+        charts.append(
+            lines(f"{claim.upper()}: test accuracy on CIFAR-10 images, %", curves(xs, values), Axis("round"), Axis("accuracy"))
+        )
     save(sheet(charts), path)
 
 
