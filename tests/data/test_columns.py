@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grapevine.data.columns import CATEGORY, DATE, Column, Layout, agree, counts, encode, names, pool_rare
+from grapevine.data.columns import CATEGORY, DATE, Column, Layout, agree, counts, encode, names, pool_rare, worth_naming
 
 NAN = np.nan
 COLUMNS = (Column("age"), Column("city", CATEGORY, ("Bonn", "Köln", "Ulm")), Column("visit", DATE))
@@ -33,6 +33,19 @@ def test_rare_values_are_not_named():
     assert counts(X, COLUMNS) == {"city": {"Bonn": 1, "Köln": 1, "Ulm": 1}}
     assert pool_rare({"city": {"b": 10, "a": 9, "c": 11}}) == {"city": ("b", "c")}
     assert pool_rare({"city": {"b": 1, "a": 2}}, least=1) == {"city": ("a", "b")}
+
+
+def test_a_value_that_is_not_rare_over_all_parties_is_named_by_one_of_them():
+    """By counting alone: ten rows among three parties are at least four at one of them."""
+    assert worth_naming({"a": 3, "b": 4, "c": 40}, 3, 9) == ["c", "b"]
+    assert worth_naming({"a": 3, "b": 4, "c": 40}, 3, 1) == ["c"] and worth_naming({"b": 1, "a": 1}, 10, 1) == ["a"]
+    draw, values = np.random.default_rng(0), [f"value {i}" for i in range(200)]
+    for parties in (2, 3, 7, 12):
+        own = [dict(zip(values, draw.integers(0, 20 // parties + 2, len(values)).tolist())) for _ in range(parties)]
+        total = {value: sum(found[value] for found in own) for value in values}
+        named = {value for found in own for value in worth_naming(found, parties, len(values))}
+        assert set(pool_rare({"x": total})["x"]) <= named
+        assert any(n < 10 for n in total.values()) and any(n >= 10 for n in total.values())
 
 
 def test_a_layout_over_two_tables():

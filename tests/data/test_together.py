@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from grapevine.core.errors import Mistake
-from grapevine.data.columns import agree
+from grapevine.data.columns import Layout, agree
 from grapevine.data.tables import Columns, read_table
 from grapevine.data.together import described, doubts, read_together
 
@@ -73,5 +73,7 @@ def test_what_was_read_is_said():
         "u (not asked for), note (text, and no value occurs in 10 rows)",
     )
     assert lines[0] == f"{used} Left out: {left}."
+    hosted = described(tables[:1], Layout(tables[0].columns, raw=True), ["north"], "y", True)[0]
+    assert "c (2 values, none in 10 rows: left out unless other parties have the same)" in hosted  # each in five
     assert lines[1] == "north: 15 rows, 10 without a label (5 NA, 5 empty)."
     assert lines[2] == "north: missing values in a (5 NA, 5 ?, filled with the mean), c (5 -)."

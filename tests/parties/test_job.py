@@ -20,6 +20,7 @@ from grapevine.core import Client, wire
 from grapevine.core.errors import Mistake
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto import accountant
+from grapevine.crypto import names as sealed_names
 from grapevine.jobs import label_party
 from grapevine.jobs.heads import HEADS, heads_of
 from grapevine.jobs.settings import LabelSettings
@@ -88,6 +89,42 @@ def test_tables_as_people_have_them_get_the_labels_of_one_process(tmp_path, monk
         found = gv.load(party.name).predict(pd.read_csv(f"{party.name}.csv"))
         new = pd.read_csv(f"{party.name}-new.csv", dtype=str)
         assert new["label"].tolist() == found.tolist() and np.mean(found == np.array([str(i % 3) for i in range(60)])) > 0.8
+
+
+@pytest.mark.parametrize("parties", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_free_text_is_left_out_however_many_values_it_has(tmp_path, monkeypatch, parties):
+    """It once stopped a job in its middle. Ten parties have to name even values of single rows, so there the list is cut."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sealed_names, "MOST", 20)
+    names = tuple(f"p{i}" for i in range(parties))
+    for i, name in enumerate(names):
+        rows = pd.read_csv(write_patients(tmp_path / f"{name}.csv", blobs(name, i, 60)), dtype=str)
+        rows.assign(note=[f"{name} saw row {j}" for j in range(60)]).to_csv(f"{name}.csv", index=False)
+    (tmp_path / "example.csv").write_text("id,kind,ward,day,age,a,b,c,d,note\n1,0,x,2024-01-01,50,1,1,1,1,text\n")
+    asked = dict(secure="plain", bits=256, neighbours=3, impute=True)
+    said = HostSettings(parties=names, schema="example.csv", label="kind", id="id", address="x", seed=3, reproducible=True)
+    agreed = propose(tmp_path / "host", said, LabelSettings(**asked))[0].agreed
+    rows = [read_rows(Source(f"{name}.csv", "kind", "id"), agreed, name) for name in names]
+    _, simulation = Net(tmp_path / "net", rows, agreed).strict(store=FileStore(tmp_path / "kept"))
+    files = [f"{name}.csv" for name in names]
+    words = dict(label="kind", id="id", seed=3, **asked)
+    here = gv.label(files, **words)
+    without = gv.label(files, features=["ward", "day", "age", "a", "b", "c", "d"], **words)
+    for place, party in enumerate(rows):
+        client = Client(party.name, party.data(), Memory(simulation.store, simulation.manifests[party.name]), None, 3)
+        there = label_party.party_labels(party, client, agreed.made, 0.0, None, [])
+        assert there.labels == here[place].labels == without[place].labels
+    names = here.heads.layout.names
+    assert "ward=ward a" in names and not any(name.startswith("note") for name in names)
+
+
+def test_a_party_with_too_many_classes_is_told_so_before_anything_leaves_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(sealed_names, "MOST", 2)
+    paths = [str(write_table(tmp_path / f"{name}.csv", blobs(name))) for name in ("north", "south")]
+    for what in (lambda: read_rows(Source(paths[0], "kind"), label_agreement(), "north"),
+                 lambda: gv.label(paths, label="kind", id="id")):  # fmt: skip
+        with pytest.raises(Mistake, match="has 3 different labels, but at most 2 can be agreed on: check that --label names"):
+            what()
 
 
 def test_the_clean_job_tells_the_host_nothing_unless_counts_were_agreed(tmp_path):

@@ -93,6 +93,13 @@ def pool_rare(counts: Mapping[str, Mapping[str, int]], least: int = RARE) -> dic
     return {name: tuple(sorted(value for value, n in found.items() if n >= least)) for name, found in counts.items()}
 
 
+def worth_naming(found: Mapping[str, int], parties: int, most: int) -> list[str]:
+    """Of a party's values of a category, with their rows, those that can have RARE rows over all parties: one that fewer than
+    RARE / parties rows have here is named by another party, or it is rare. Of more than `most`, the most frequent."""
+    can = [value for value, n in found.items() if n * parties >= RARE]
+    return sorted(can, key=lambda value: (-found[value], value))[:most]
+
+
 def missing(x: np.ndarray, columns: Sequence[Column]) -> tuple[str, ...]:
     """The number columns that lack a value somewhere; of a date, its first part alone."""
     gaps = np.isnan(x).any(0)

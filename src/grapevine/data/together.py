@@ -12,7 +12,7 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 from grapevine.data.cells import LARGEST
-from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout
+from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout, counts
 from grapevine.data.tables import Columns, Table, read
 
 LOG = logging.getLogger("grapevine.reading")
@@ -92,14 +92,16 @@ def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Col
 def described(tables: Sequence[Table], layout: Layout, names: Sequence[str], label: str | None, impute: bool) -> list[str]:
     """Which columns are used, as what, and what is left out; then for every table its rows and what is missing in them."""
     by_kind: dict[str, list[str]] = {NUMBER: [], CATEGORY: [], DATE: []}
+    here = counts(tables[0].x, tables[0].columns) if layout.raw else {}
     left = [f"{name} (not asked for)" for name in dict.fromkeys(name for table in tables for name in table.unused)]
     for column in layout.columns:
         if column.kind == CATEGORY and not column.values:
             left.append(f"{column.name} (text, and no value occurs in {RARE} rows)")
         elif column.name == column.source:
-            by_kind[column.kind].append(
-                f"{column.name} ({plural(len(column.values), 'value')})" if column.values else column.name
-            )
+            told = plural(len(column.values), "value") if column.values else ""
+            if here.get(column.name) and max(here[column.name].values()) < RARE:  # free text, as far as this party can tell
+                told += f", none in {RARE} rows: left out unless other parties have the same"
+            by_kind[column.kind].append(f"{column.name} ({told})" if told else column.name)
     words = {NUMBER: "number", CATEGORY: "category", DATE: "date"}
     parts = [f"{plural(len(found), words[kind])}: {some(found)}" for kind, found in by_kind.items() if found]
     lines = [f"Columns: {'; '.join(parts)}." + (f" Left out: {some(left)}." if left else "")]

@@ -15,7 +15,7 @@ from grapevine.core.account import fields
 from grapevine.crypto import names as sealed_names
 from grapevine.crypto import session, together
 from grapevine.crypto.hamming import SHARE, protocol
-from grapevine.data.columns import agree
+from grapevine.data.columns import agree, counts, worth_naming
 from grapevine.learn.moments import numbers
 from grapevine.methods import landmarks, noisy, song
 from grapevine.methods.chorus import Chorus
@@ -222,7 +222,8 @@ def _sums_of_chorus(group: Sequence[Party], party: Party, method: Chorus, classe
     names = sorted({name for p in group for name in p.classes})
     for label in (label for p in group for label in p.labels if label is not None):
         labels[names.index(label)] += 1
-    values = sum(len(c.values) for c in party.columns)
+    found = counts(party.x, party.columns).values()
+    values = sum(len(worth_naming(each, len(group), sealed_names.MOST)) for each in found)
     return [
         ("keys", "offer", 250, session.OFFER),
         ("meet", "letters", LETTER * (len(group) - 1), session.LETTERS),

@@ -18,6 +18,7 @@ from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.core.words import percent
 from grapevine.crypto import accountant, spread, sums
+from grapevine.crypto import names as sealed_names
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
@@ -110,6 +111,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     for party in parties:
         if not len(party.x):
             raise Mistake(f"{party.name} has no rows: leave it out.")
+        check_classes(party)
     classes = sort_names({name for party in parties for name in party.classes})
     if not classes:
         raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
@@ -125,6 +127,16 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     if most >= n:
         notes.append(f"{most} neighbours were asked for, but there are only {n - 1} other rows: all are neighbours.")
     return notes
+
+
+def check_classes(party: Party) -> None:
+    """More names than can be agreed on are noticed before anything leaves the party."""
+    n = len(party.classes)
+    if n > sealed_names.MOST:
+        raise Mistake(
+            f"{party.name} has {n} different labels, but at most {sealed_names.MOST} can be agreed on: check that --label "
+            "names the right column."
+        )
 
 
 # ---------------------------------------------------------------- running
@@ -153,8 +165,7 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     recall = by_class(groups, heard)
     first = ran.clients[groups[0]["got_labels"][0]]
     nodes = dict(nodes=sum(groups[0]["nodes"].values())) if isinstance(method, Chorus) else {}
-    for name, line in recall.items():  # which rows abstain, or have the label of a party's own model, only the parties know
-        line["given"] = sum(label == name for p in found for label in np.asarray(p.labels, object)[~p.known])
+    _count_new(recall, found)
     notes += _unreached(found, lost) + _never(recall, classes) + _aimed(found, s.target)
     return LabelResult(
         found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
@@ -171,6 +182,7 @@ def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[di
     classes = sort_names(names)
     recall = by_class([group], [names])
     notes = _unreached([found], []) + _never(recall, classes) + _aimed([found], s.target)
+    _count_new(recall, [found])
     by_step = {step: [line for line in disclosure if line["step"] == step] for step in {line["step"]: 0 for line in disclosure}}
     messages = [dict(step=step, direction="up", bytes=sum(line["bytes"] for line in lines), messages=len({line["time"] for line
                      in lines})) for step, lines in by_step.items()]  # fmt: skip
@@ -193,6 +205,13 @@ def _about(client: Client, method: Label | Chorus) -> dict[str, Any]:
 def _heads(clients: dict[str, Client], groups: Sequence[dict]) -> Heads | None:
     """What labels later rows. All parties of a job share it; groups do not, so there is none for several groups."""
     return heads_of(clients[groups[0]["got_labels"][0]]) if len(groups) == 1 else None
+
+
+def _count_new(recall: dict[str, dict], found: Sequence[PartyLabels]) -> None:
+    """How many rows of these parties get each class. What all parties summed knows nothing of rows that abstain or have the
+    label of a party's own model, and counts everybody's rows."""
+    for name, line in recall.items():
+        line["given"] = sum(label == name for p in found for label in np.asarray(p.labels, object)[~p.known])
 
 
 def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:

@@ -130,7 +130,7 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
         each[0] = replace(asked, id=s.id if s.id in own else None, truth=asked.truth if asked.truth in own else None)
     read = together.read_together(sources, each, names)
     raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
-    made = Layout(read[0].columns) if layout and layout.raw else layout or agree(raw, s.impute)
+    made = Layout(read[0].columns, raw=bool(layout.columns)) if layout and layout.raw else layout or agree(raw, s.impute)
     together.tell(read, made, names, asked, judge=layout is None or bool(layout.columns))  # a schema may be one made-up line
     if not made.names:
         raise Mistake("no column is usable: all are text, and no value occurs in 10 rows.")

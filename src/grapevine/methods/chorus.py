@@ -92,7 +92,8 @@ class Chorus(InGroups):
         return dict(letters=session.meet(client, offers), prelude=self.xclp.hamming.answer_prelude(client, preludes))
 
     @step(reveals=dict(
-        classes=f"names of classes: {sealed_names.REVEALS}", values=f"values of text columns: {sealed_names.REVEALS}",
+        classes=f"names of classes: {sealed_names.REVEALS}",
+        values=f"values of text columns that ten rows of all parties may have: {sealed_names.REVEALS}",
         gaps=f"names of columns with missing values: {sealed_names.REVEALS}",
         nodes="how many nodes this party has in the graph", columns="how many columns its table has",
     ), like=NAMES)  # fmt: skip
@@ -103,8 +104,13 @@ class Chorus(InGroups):
         rows, known = len(data.labelled) + len(data.unlabelled), len(data.labelled)
         gaps = table.missing(features(client), data.columns) if self.impute else ()
         # Columns go by their numbers. If parties have other columns, the job stops at how many there are, or at these names.
-        values = {f"{j}": sealed_names.sealed(client, f"values of {c.name}", c.values)
-                  for j, c in enumerate(_hidden(data.columns)) if c.kind == table.CATEGORY}  # fmt: skip
+        place = {c.name: j for j, c in enumerate(data.columns)}
+        values = {
+            f"{place[name]}": sealed_names.sealed(
+                client, f"values of {name}", table.worth_naming(found, parties, sealed_names.MOST)
+            )
+            for name, found in table.counts(features(client), _hidden(data.columns)).items()
+        }
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
                     gaps=sealed_names.sealed(client, "columns", gaps), columns=max(len(data.columns), 1),
                     nodes=count_nodes(self.landmarks, rows, known, parties))  # fmt: skip

@@ -22,7 +22,7 @@ from grapevine.data.columns import Layout
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
 from grapevine.data.embed import DIMENSIONS
 from grapevine.data.sheets import existing_file
-from grapevine.jobs import reading
+from grapevine.jobs import label, reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
 from grapevine.parties.agreement import Agreement
@@ -62,7 +62,10 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     if strange and agreed.classes and agreed.job != "clean":  # what the host does not know is what cleaning finds
         known = ", ".join(agreed.classes)
         raise Mistake(f"{source.data} has class {strange[0]!r}, but the federation knows {known}: rename it, or ask the host.")
-    return replace(read, name=name)
+    named = replace(read, name=name)
+    if agreed.job == "label":
+        label.check_classes(named)
+    return named
 
 
 def read_apart(source: Source, agreed: Agreement, name: str) -> Party:

@@ -135,7 +135,8 @@ def _classes(summary: dict) -> list[Part]:
     heads = ["class", "hidden labels", "recovered", "share recovered", "95 % interval", "new labels"]
     rows = [[name, round(line["n"]), round(line["found"]), *_share(line["found"], line["n"]), round(line["given"])]
             for name, line in recall.items()]  # fmt: skip
-    said = []
+    one = len(summary.get("parties", [])) == 1  # of a hosted job, which has its page at every party
+    said = ["Hidden labels are those of all parties; new labels are this party's."] if one else []
     if two:
         for name, of in (("sensitivity", f" for {two['positive']}"), ("specificity", "")):
             low, high = two[f"{name}_interval"]
