@@ -55,6 +55,11 @@ def test_a_command_has_the_flags_of_its_settings_and_no_others(job):
             assert tuple(option.type.choices) == f.metadata["choices"]
 
 
+def test_a_flag_with_nothing_behind_it_is_one_that_was_not_given():
+    """As a service gives it whose table has no such column; it once ended in a traceback."""
+    assert LabelSettings(label="kind", id="") == LabelSettings(label="kind") == LabelSettings(label="kind", id=None)
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_command_without_flags_gives_the_defaults_of_python(job, monkeypatch):
     """What reaches the public function is what it would have taken by itself."""

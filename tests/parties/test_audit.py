@@ -142,7 +142,8 @@ def test_the_command(log):
     assert told.exit_code == 0 and "7 lines" in told.output and log.last() in told.output and "not me" in told.output
     assert len(json.loads(command(folder, "--anonymous", "--json").output)) == 7
     assert "north" not in command(folder, "--anonymous").output
-    assert command(folder, "--holds", log.last()).exit_code == 0
+    held = command(folder, "--holds", log.last())
+    assert held.exit_code == 0 and f"The line with the hash {log.last()} is in it." in held.output
     for bad in ("--holds=" + "0" * 64, "--holds=", "--holds=zz"):
         assert isinstance(command(folder, bad).exception, (Mistake, SystemExit))
     (log.path.parent / "file").write_text("")

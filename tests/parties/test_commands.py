@@ -145,6 +145,8 @@ def test_the_host_takes_its_columns_from_a_table(tmp_path):
             [*HOST, "--invite", "nobody"],
             "'nobody' is not one of the --parties (north, south, east): add it there, or correct it.",
         ),
+        ([*HOST, "--address", "https://host.example.org"], "is not the name or IP address of a machine: write host.example.org"),
+        ([*HOST, "--address", "host.example.org:8443"], "and the port with --port."),
         ([*HOST, "--port", "80x"], "port is 80x, which is not a whole number, as in 8443."),
         ([*HOST, "--quorum", "9"], "quorum is 9, but there are 3 parties: use 3."),
         ([*HOST, "--job", "train", "--classes", "0,1", "--quorum", "1"], "use 2 or 3."),
@@ -405,7 +407,8 @@ def test_the_doctor_looks_at_the_policy(host, tmp_path, monkeypatch):
     token, path = host.registry.invite("north"), policy(tmp_path)
     table = write_table(tmp_path / "n.csv", blobs("north"))
     source = Source(str(table), "kind", home=str(tmp_path), policy=str(path))
-    assert not findings(token.text(), source)["policy"].good
+    found = findings(token.text(), source)["policy"]
+    assert found.good is False and found.sentence.startswith("this federation has host 127.0.0.1") and "asked" in found.sentence
     path.write_text(f'hosts = ["127.0.0.1:{host.port}"]')
     assert findings(token.text(), source)["policy"].good and findings(None, source)["policy"].good
     assert findings(None, Source(home=str(tmp_path)))["policy"].good is None  # there is none, and that is said

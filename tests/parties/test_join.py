@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import socket
 import stat
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,8 +33,10 @@ from grapevine.parties import join as joining
 from grapevine.parties.federation import load_party
 from grapevine.parties.host import roster_digest
 from grapevine.parties.keys import Token
+from grapevine.parties.line import Line
 from grapevine.parties.memory import Kept
 from grapevine.parties.processes import free_port
+from grapevine.parties.registry import TWIN, Refused, Unreachable
 from grapevine.parties.rows import save_rows
 from grapevine.parties.settings import JoinSettings
 
@@ -86,7 +90,7 @@ def test_a_host_that_is_not_there_is_said_so(tmp_path, monkeypatch):
         token = replace(TOKEN, address="127.0.0.1", port=sock.getsockname()[1])
         with pytest.raises(Mistake, match="is `grapevine host` running there"):
             joining.join(token.text(), JoinSettings("x.csv", "kind", home=str(tmp_path / "home")), talk()[0])
-    with pytest.raises(Mistake, match="cannot be resolved"):
+    with pytest.raises(Unreachable, match="cannot be resolved"):  # as whenever the network is cut: no reason to end a job
         joining.look(replace(TOKEN, address="no-such-host.invalid"))
 
 
@@ -120,11 +124,13 @@ def test_a_party_whose_host_has_gone_takes_the_labels_that_are_there(tmp_path, m
     about, speak, said = finished_party(net, "east", monkeypatch)
     out = joining._Stay(tmp_path / "east", about, JoinSettings(out=str(tmp_path / "out")), speak).run()
     assert any("results are here already" in sentence for sentence in said)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
     lines = (out / "labels.csv").read_text().splitlines()
     assert len(lines) == 31 and [line.split(",")[0] for line in lines[1:]] == net.parties["east"].ids
     assert not (tmp_path / "east" / "rows.npy").exists() and not (tmp_path / "east" / "memory").exists()
     with pytest.raises(Mistake, match="is finished"):
-        joining.join(None, JoinSettings(home=str(tmp_path / "east")), speak)
+        joining.join(TOKEN.text(), JoinSettings(home=str(tmp_path / "east")), speak)
+    assert joining.join(None, JoinSettings(home=str(tmp_path / "east")), speak) == out and "is finished" in said[-1]
 
 
 def test_a_party_of_a_label_job_gets_its_verdict_and_page(tmp_path, monkeypatch):
@@ -137,8 +143,13 @@ def test_a_party_of_a_label_job_gets_its_verdict_and_page(tmp_path, monkeypatch)
     pairs = [(party.x, party.labels) for party in parties]
     here = gv.label(pairs, names=NAMES, seed=3, target=0.9, out=tmp_path / "here", **words)
     told, other = (json.loads((folder / "result.json").read_text()) for folder in (out, tmp_path / "here"))
-    for name in ("expected", "recall", "settings", "classes", "seed_note"):
+    for name in ("expected", "settings", "classes", "seed_note"):
         assert told[name] == other[name], name
+    # Hidden labels are everybody's; how many rows get a class is this party's own business, here and on its page.
+    own = {name: sum(label == name for label, known in zip(here[0].labels, here[0].known) if not known) for name in "012"}
+    assert {name: line.pop("given") for name, line in told["recall"].items()} == own
+    everybody = {name: line.pop("given") for name, line in other["recall"].items()}
+    assert told["recall"] == other["recall"] and sum(own.values()) == here[0].counts["new"] < sum(everybody.values())
     assert told["per_client"] == other["per_client"][:1] and told["per_client"][0]["words"].startswith("east: ")
     assert told["parties"] == other["parties"][:1] and told["lost"] == []
     assert {name: told["chosen"][name] for name in ("bits", "scale", "weights")}.items() <= other["chosen"].items()
@@ -148,6 +159,8 @@ def test_a_party_of_a_label_job_gets_its_verdict_and_page(tmp_path, monkeypatch)
     assert told["per_client"][0]["words"] in said.get() and f"{here[0].counts['new']} of your 60 rows" in said.get()
     page = report.write(out).read_text()
     assert "Labels for east" in page and "own model" in page and "south" not in page
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition('<section id="by-class">')[2].partition("</section>")[0])
+    assert [int(re.findall(r">([^<>]+)<", row)[-1]) for row in rows[1:]] == list(own.values())
 
 
 def test_a_party_of_a_clean_job_gets_what_the_job_in_one_process_gives(tmp_path, monkeypatch):
@@ -169,6 +182,35 @@ def stay(home: Path, answer: bool) -> joining._Stay:
     (home / "memory.json").write_text(json.dumps(dict(run=1, epoch="", now=dict(classes="00"), before={})))
     about = dict(files.read_toml(home / "party.toml"), host="127.0.0.1:1", token=TOKEN.text())
     return joining._Stay(home, about, JoinSettings(), talk(answer)[0])
+
+
+def test_a_party_that_was_killed_and_comes_back_at_once_waits_until_the_host_lets_it_in(tmp_path, monkeypatch):
+    """It once ended with 2, for good, and its rows were deleted."""
+    Net(tmp_path, [blobs(name) for name in ("p", "q")], label_agreement())
+    monkeypatch.setattr(joining, "TICK", 0.01)
+    party, answers = stay(tmp_path / "p", True), [Refused(TWIN, "already connected"), Refused(403, "excluded")]
+
+    def hear(*told):
+        raise answers.pop(0)
+
+    monkeypatch.setattr(joining.HostLink, "hear", hear)
+    with pytest.raises(Refused, match="excluded"):
+        party._until_the_end()
+    assert answers == [] and (tmp_path / "p" / "rows.npy").exists()
+    monkeypatch.setattr(joining, "HERE_SECONDS", 0.02)
+    answers += [Refused(TWIN, "already connected")] * 1000  # one that lives
+    with pytest.raises(Refused, match="already connected"):
+        party._until_the_end()
+    assert 0 < len(answers) < 1000
+
+
+def test_a_party_hears_why_its_last_step_failed_even_if_the_job_ends_at_once(tmp_path):
+    said: list[str] = []
+    line, (up, down) = Line(tmp_path, "127.0.0.1:1", said.append), Pipe()
+    line._node = SimpleNamespace(pipe=up, stop=up.close)
+    down.send_bytes(json.dumps(dict(failed="round 7 was requested", step="train", kind="step")).encode())
+    line.stop()
+    assert said == ["Step train failed: round 7 was requested."]
 
 
 def test_a_label_job_begins_anew_only_if_the_party_agrees_and_not_for_ever(tmp_path):

@@ -93,6 +93,11 @@ def host(
     else:
         made = load_host(where)
     make_certificates(where, made.agreed.name, [made.address])
+    if (given or invited) and is_local(made.address) and not is_local(made.bind):
+        click.echo(
+            f"Note: {made.address} means this machine only. For parties elsewhere, create the federation with --address.",
+            err=True,
+        )
     for name in excluded:
         Registry(where).exclude(name)
         click.echo(f"{name} is excluded: the job continues without it.")
@@ -117,11 +122,6 @@ def show_invitations(made: Host, names: tuple[str, ...], again: bool) -> None:
         click.echo(f"{token.text()}\ngrapevine join --token-file {name}.token --data FILE {columns}")
     start = f"grapevine host {shlex.quote(str(made.folder))}"
     click.echo(f"Parties will reach this host at {made.address}:{made.port}. Start it with: {start}")
-    if is_local(made.address) and not is_local(made.bind):
-        click.echo(
-            f"Note: {made.address} means this machine only. For parties elsewhere, create the federation with --address.",
-            err=True,
-        )
 
 
 def is_local(address: str) -> bool:
@@ -315,7 +315,7 @@ def join(token: str | None, file: str | None, yes: bool, **settings: Any) -> Non
 
         report.write(folder)
         show_own_labels(json.loads((folder / "result.json").read_text()), folder)
-    else:
+    elif folder.exists():  # the results of a finished job may have been moved
         click.echo(f"Done: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}.")
 
 
@@ -351,7 +351,8 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
         # The others' sizes are not known here: as if they were of this party's.
         made = plan([rows, *(replace(rows, name=name) for name in others)], method)
         note = "bytes and minutes assume that the other parties have as many rows as you."
-        show_plan(dict(made, parties={rows.name: made["parties"][rows.name]}, warnings=[note]))
+        # The memory would be that of all parties on one machine.
+        show_plan(dict(made, parties={rows.name: made["parties"][rows.name]}, warnings=[note], memory_mb=None))
         return
     lines = [dict(step=step, field=name, reveals=method.reveals(step, name))
              for step, bound in sorted(method.steps().items()) for name in getattr(bound, "reveals", ())]  # fmt: skip

@@ -120,7 +120,8 @@ def show_plan(plan: dict, most: int = 4) -> None:
               [[what, *map(size, counts if few else (min(counts), max(counts)))] for what, counts in rows])  # fmt: skip
     say("What that reveals:", *(f"  {what} — {told}" for what, told in kinds), *plan["learns"])
     say(f"If the server and one party collude, they learn {plan['collusion']}.")
-    say(f"With --secure {plan['protocol']}: {minutes(plan)} on this machine, about {plan['memory_mb']:.0f} MB of memory.")
+    memory = f" on this machine, about {plan['memory_mb']:.0f} MB of memory" if plan["memory_mb"] else " of computing"
+    say(f"With --secure {plan['protocol']}: {minutes(plan)}{memory}.")
     say_notes([*plan["warnings"], *([plan["advice"]] if plan["advice"] else [])])
 
 

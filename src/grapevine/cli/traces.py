@@ -42,6 +42,8 @@ def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> Non
              what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart and _plain(value)))
         for line in shown
     ])  # fmt: skip
+    if holds is not None:
+        click.echo(f"The line with the hash {holds} is in it.")
     click.echo(f"The last line's hash is {lines[-1]['hash']}. Whoever keeps it can check this log later.")
 
 

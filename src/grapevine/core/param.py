@@ -179,6 +179,8 @@ def _plain(f: Field, value: Any) -> Any:
         return {}
     if wanted is not dict and "read" in about:
         return about["read"](value)
+    if isinstance(value, str) and not value and f.default is None:
+        return None  # as `--id "$ID"` gives it where there is no id
     if value is None and (f.default is None or about.get("empty")) or value in about.get("words", ()):
         return value
     if wanted is tuple and isinstance(value, str):

@@ -190,7 +190,8 @@ class _Host:
     def allowed(self, path: Path) -> str:
         reasons = read_policy(path).outside(self.agreed, self.link.place)
         if reasons:
-            raise Mistake(f"{path} does not allow {reasons[0]}.")
+            rest = "a person is asked" if read_policy(path).otherwise == "ask" else "`join` refuses"
+            raise Mistake(f"this federation has {reasons[0]} ({path}), so {rest}.")
         return f"{path} allows this federation without asking."
 
     def fits(self, source: Source) -> str:

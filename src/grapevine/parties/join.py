@@ -31,7 +31,7 @@ from grapevine.parties.keys import Token, check_clock, make_node_key, read_token
 from grapevine.parties.line import KINDS, Line
 from grapevine.parties.memory import Kept, Manifest, clean_up, forget_memory
 from grapevine.parties.policy import policy_file, willing
-from grapevine.parties.registry import HERE_SECONDS, HostLink, Refused, Unreachable
+from grapevine.parties.registry import HERE_SECONDS, TWIN, HostLink, Refused, Unreachable
 from grapevine.parties.rows import client_data, load_rows, read_apart, save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.parties.talk import Talk
@@ -70,6 +70,10 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
     os.chmod(folder, 0o700)
     with lock(folder / "lock"):
         if (folder / "party.toml").exists():
+            done = read_toml(folder / "party.toml").get("finished")
+            if done and invitation is None:  # as when a machine is started again, with all its services
+                talk.say(f"The job in {folder} is finished; use a new --home for a new job.")
+                return Path(done)
             party = _again(folder, invitation, s, talk)
         elif invitation is None:
             raise Mistake(f"{folder} holds no party: give an invitation.")
@@ -208,6 +212,12 @@ class _Stay:
                 if time.monotonic() - away > AWAY_SECONDS:
                     raise
                 self.talk.line(f"the host is away ({str(problem).split(': ')[0]})")
+                time.sleep(TICK)
+                continue
+            except Refused as refused:
+                if refused.status != TWIN or time.monotonic() - away > 2 * HERE_SECONDS:
+                    raise
+                self.talk.line(f"waiting {HERE_SECONDS} s until the host no longer counts on the process that ran here before")
                 time.sleep(TICK)
                 continue
             if told["hash"] != self.party["hash"]:
@@ -353,6 +363,7 @@ class _Stay:
         shutil.rmtree(beside, ignore_errors=True)
         try:
             dict(label=self._write_labels, clean=self._write_cleaned, train=self._write_model)[self.agreed.job](beside)
+            os.chmod(beside, 0o700)  # wherever it will be
             if self.out.exists():
                 self.out.rmdir()  # it is empty, or it was refused at the beginning
             self.out.parent.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,7 @@ class Line:
 
     def stop(self) -> None:
         if self._node:
+            self._read(self._node.pipe)  # why its last step failed, perhaps
             self._node.stop()
         self._node = None
 

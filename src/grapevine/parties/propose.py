@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
         raise Mistake(f"seed {said.seed} would make the hyperplanes predictable: leave --seed out, or add --reproducible.")
     if said.reproducible and said.seed is None:
         raise Mistake("--reproducible needs a seed: add --seed N.")
+    address = checked_address(said.address or socket.getfqdn())
     train = job.job == "train"
     if said.method and job.job == "clean":
         raise Mistake(f"--method does not apply to --job {job.job}: leave it out.")
@@ -52,7 +55,18 @@ def propose(folder: Path, said: HostSettings, job: Settings) -> tuple[Host, Part
     rows = read_rows(own, agreed, "server") if said.server else None
     agreed = replace(agreed, settings=_complete(agreed, rows), classes=said.classes or _classes(agreed, rows))
     times = Timeouts(said.wait, said.wait, step=said.step_timeout)
-    return Host(folder, agreed, said.address or socket.getfqdn(), said.port, said.bind, times, said.label, said.id), rows
+    return Host(folder, agreed, address, said.port, said.bind, times, said.label, said.id), rows
+
+
+def checked_address(text: str) -> str:
+    """A name or number of a machine: parties would find out days later that it is none."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", text, re.ASCII):
+            raise Mistake(f"--address {text} is not the name or IP address of a machine: write host.example.org or 192.0.2.7, "
+                          "and the port with --port.") from None  # fmt: skip
+    return text
 
 
 def _classes(agreed: Agreement, rows: Party | None) -> tuple[str, ...]:

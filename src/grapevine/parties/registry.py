@@ -45,6 +45,7 @@ from grapevine.run.folder import lock
 TOKEN_SECONDS = 14 * 24 * 3600  # an invitation that nobody used
 BOOKS_SECONDS = 30  # for another process to release the books
 HERE_SECONDS = 20  # a party that has not been heard of for so long is not here
+TWIN = 409  # the status for a second process of a party; the first may have been killed, and then the second only has to wait
 CALL_SECONDS = 15  # for one call of a party
 SENTENCE = 300  # letters that a party tells the host of why it leaves
 REPLY_BYTES = 2**20  # the largest reply of the host
@@ -217,9 +218,7 @@ class Registry:
             old = self.here.get(name)
             gone = old is None or old.state in ("left", "refused") or time.time() - old.seen > HERE_SECONDS
             if old and not gone and old.process not in ("", process):
-                raise Refused(
-                    409, f"'{name}' is already connected from another process: stop that one, or wait {HERE_SECONDS} s."
-                )
+                raise Refused(TWIN, f"'{name}' is already connected from another process: stop that one, and join again.")
             self.here[name] = Presence(time.time(), process, state, confirmed, printable(sentence))
             if state in ("left", "refused"):
                 if old is None or old.state != state:
@@ -406,7 +405,7 @@ class HostLink:
                 f"{self.place} could not prove its identity ({error.verify_message}): check the invitation and the clock."
             ) from None
         except socket.gaierror:
-            raise Mistake(f"the name {self.token.address} cannot be resolved: check the network and DNS.") from None
+            raise Unreachable(f"the name {self.token.address} cannot be resolved: check the network and DNS.") from None
         except TimeoutError:
             raise Unreachable(
                 f"{self.place} does not answer within {CALL_SECONDS} s: is the port open in every firewall?"
