@@ -5,8 +5,10 @@ The two outages and the bad reply are one job of `make test`; the others are `ma
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import random
 import signal
 import time
 
@@ -83,6 +85,68 @@ def test_outages_and_a_bad_reply_do_not_stop_a_job(tmp_path):
         for name in ("host", *FOUR):
             assert "west" in machines.said(name) and "not finite" in machines.said(name)
         assert len(gv.load(machines.host / "results").predict(machines.parties["east"].x.astype("float32"))) == 100
+
+
+SHAPE = """
+    import grapevine.parties.worker as worker
+    honest = worker.run_step
+    def run_step(method, name, client, payload):
+        reply = honest(method, name, client, payload)
+        if name == "train" and payload["round"] == 1:
+            reply = dict(reply, weights={key: value[..., :1] for key, value in reply["weights"].items()})
+        return reply
+    worker.run_step = run_step
+"""
+SIGNATURE = """
+    import grapevine.parties.worker as worker
+    honest = worker.run_step
+    def run_step(method, name, client, payload):
+        reply = honest(method, name, client, payload)
+        return dict(reply, offer=dict(reply["offer"], signature=bytes(64))) if name == "keys" else reply
+    worker.run_step = run_step
+"""
+
+
+@pytest.mark.parties
+@pytest.mark.parametrize(("code", "words", "why"), [
+    (SHAPE, [*TRAIN, "--rounds", "3", "--quorum", "3"], "differs in form"), (SIGNATURE, SHORT, "did not sign"),
+], ids=["shape", "signature"])  # fmt: skip
+def test_a_bad_reply_leaves_its_sender_out_by_name_on_every_screen_and_in_the_audit_log(tmp_path, code, words, why):
+    """What is not a number is above, garbage and too much in test_parties.py."""
+    with Machines(tmp_path, *words, names=FOUR) as machines:
+        machines.start_host()
+        for name in NAMES:
+            machines.join(name)
+        machines.join("west", env=changed(tmp_path, code))
+        machines.ended("host")
+        for name in NAMES:
+            machines.ended(name)
+            assert any("west" in line and why in line for line in machines.said(name).splitlines()), machines.said(name)
+        for name in ("host", "west"):
+            assert any("west" in line and why in line for line in machines.said(name).splitlines()), machines.said(name)
+        told = json.loads(machines.grapevine("audit", str(machines.host), "--json"))
+        assert any("west" in line.get("sentence", "") and why in line["sentence"] for line in told)
+        assert not any(name in line.get("sentence", "") and why in line["sentence"] for line in told for name in NAMES)
+
+
+@pytest.mark.parties
+def test_a_bad_reply_below_the_quorum_leaves_the_last_good_checkpoint(tmp_path):
+    """All three are needed, so the job stops, with 75. Once south is honest it continues, to the bits of a job without faults."""
+    bad = tmp_path / "bad"
+    bad.touch()
+    code = NOT_A_NUMBER.replace('payload["round"] == 2', f"payload['round'] >= 2 and os.path.exists({str(bad)!r})")
+    with Machines(tmp_path, *TRAIN, "--rounds", "6", "--quorum", "3") as machines:
+        environment = changed(tmp_path, code)
+        machines.start_all("east", "north")
+        machines.join("south", env=environment)
+        assert "south must `grapevine join` again" in machines.ended("host", code=75)
+        for name in NAMES:
+            assert "not finite" in machines.ended(name, code=75)
+        bad.unlink()
+        machines.start_all("east", "north")
+        machines.join("south", env=environment)
+        machines.all_ended()
+        assert machines.result()["rounds"] == 6 and bits(machines.host / "results") == bits(machines.strict()[0])
 
 
 @pytest.mark.parties
@@ -208,3 +272,37 @@ def test_processes_that_spin_on_every_core_change_nothing(tmp_path):
     finally:
         for each in spinning:
             processes.stop(each)
+
+
+KILLS = ["job"] * 3 + ["host"] * 3 + ["party"] * 4 + ["node"] * 4 + ["worker"] * 6
+
+
+@pytest.mark.parties
+def test_twenty_kills_change_no_bit(tmp_path):
+    """Each of the processes in turn, in the middle of the job, without a word."""
+    with Machines(tmp_path, *TRAIN, "--rounds", "120") as machines:
+        machines.start_all()
+        for i, what in enumerate(random.Random(1).sample(KILLS, len(KILLS))):
+            seen, name = len(machines.exchanges()), NAMES[i % 3]
+            machines.until(lambda seen=seen: len(machines.exchanges()) > seen, f"an exchange before kill {i + 1}")
+            assert not (machines.host / "results" / "result.json").exists(), "the job ended before all kills"
+            kill(machines, what, name)
+        machines.all_ended()
+        assert machines.result()["rounds"] == 120 and all(line["missing"] == [] for line in machines.exchanges())
+        assert bits(machines.host / "results") == bits(machines.strict()[0])
+
+
+def kill(machines: Machines, what: str, name: str) -> None:
+    """SIGKILL to the host or a party with all that it started, or to one of their processes."""
+    if what == "job":
+        end_tree(int((machines.host / "job.pid").read_text()))
+    elif what == "host":
+        machines.crash("host")
+        machines.start_host()
+    elif what == "party":
+        machines.crash(name)
+        machines.rejoin(name)
+    else:
+        machines.until(lambda: len(processes.children(machines.started[name].pid)) == 3, f"join, node and worker of {name}")
+        _, node, worker = processes.children(machines.started[name].pid)  # each the child of the one before
+        os.kill(node if what == "node" else worker, signal.SIGKILL)
