@@ -274,7 +274,7 @@ def test_processes_that_spin_on_every_core_change_nothing(tmp_path):
             processes.stop(each)
 
 
-KILLS = ["job"] * 3 + ["host"] * 3 + ["party"] * 4 + ["node"] * 4 + ["worker"] * 6
+KILLS = ["job"] * 3 + ["host"] * 3 + ["party"] * 2 + ["join"] * 2 + ["node"] * 4 + ["worker"] * 6
 
 
 @pytest.mark.parties
@@ -301,6 +301,10 @@ def kill(machines: Machines, what: str, name: str) -> None:
         machines.start_host()
     elif what == "party":
         machines.crash(name)
+        machines.rejoin(name)
+    elif what == "join":
+        os.kill(processes.children(machines.started[name].pid)[0], signal.SIGKILL)
+        machines.started[name].wait(timeout=600)
         machines.rejoin(name)
     else:
         machines.until(lambda: len(processes.children(machines.started[name].pid)) == 3, f"join, node and worker of {name}")

@@ -7,6 +7,8 @@ import json
 import re
 import socket
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -39,6 +41,7 @@ from grapevine.parties.processes import free_port
 from grapevine.parties.registry import TWIN, Refused, Unreachable
 from grapevine.parties.rows import save_rows
 from grapevine.parties.settings import JoinSettings
+from grapevine.run.folder import lock
 
 TOKEN = Token("host.example.org", 8443, "trial", "north", "ab" * 32, bytes(range(16)))
 
@@ -202,6 +205,22 @@ def test_a_party_that_was_killed_and_comes_back_at_once_waits_until_the_host_let
     with pytest.raises(Refused, match="already connected"):
         party._until_the_end()
     assert 0 < len(answers) < 1000
+
+
+def test_a_folder_that_a_killed_process_still_holds_is_waited_for(tmp_path):
+    """Its forks end when they notice, and hold the lock until then."""
+    held = "import fcntl, sys, time; f = open(sys.argv[1], 'a+'); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); "
+    words = [sys.executable, "-c", held + "time.sleep(float(sys.argv[2]))", str(tmp_path / "lock")]
+    for seconds, patience in (("600", 0.3), ("1", 300)):
+        with subprocess.Popen([*words, seconds], stdout=subprocess.PIPE) as other:
+            other.stdout.readline()
+            if seconds == "600":
+                with pytest.raises(Mistake, match="is in use by another process"), lock(tmp_path / "lock", patience):
+                    pass
+                other.kill()
+            else:
+                with lock(tmp_path / "lock", patience):
+                    pass
 
 
 def test_a_party_hears_why_its_last_step_failed_even_if_the_job_ends_at_once(tmp_path):

@@ -68,7 +68,7 @@ def join(token: str | None, s: JoinSettings, talk: Talk) -> Path:
         require_new(s.out)
     folder.mkdir(parents=True, exist_ok=True)
     os.chmod(folder, 0o700)
-    with lock(folder / "lock"):
+    with lock(folder / "lock", HERE_SECONDS):  # which the forks of a process that was killed still hold for seconds
         if (folder / "party.toml").exists():
             done = read_toml(folder / "party.toml").get("finished")
             if done and invitation is None:  # as when a machine is started again, with all its services

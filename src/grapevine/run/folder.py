@@ -10,6 +10,7 @@ import json
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,22 +23,32 @@ from grapevine.core.version import __version__
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Lock a folder for this process. The operating system releases the lock however the process ends."""
+def lock(path: Path, seconds: float = 0.0) -> Iterator[None]:
+    """Lock a folder for this process, and wait up to `seconds` for another one to end. The operating system releases the lock
+    however a process and its forks end."""
+    until = time.monotonic() + seconds
     with open(path, "a+") as handle:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                handle.seek(0)
-                msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Mistake(f"{path.parent} is in use by another process: wait for it or choose another --out.") from None
+        while not _locked(handle):
+            if time.monotonic() >= until:
+                raise Mistake(f"{path.parent} is in use by another process: wait for it, or choose another folder.")
+            time.sleep(0.1)
         yield
+
+
+def _locked(handle: IO[str]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            handle.seek(0)
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
 
 
 @contextmanager
