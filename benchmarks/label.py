@@ -1,6 +1,6 @@
 """The label job's chorus beside what else labels the same rows, over tables, features and pixels.
 
-    python benchmarks/label.py [--seeds 5] [--only wine,digits] [--lines chorus,...] [--limit SECONDS] [--quick]
+    python benchmarks/label.py [--seeds N] [--only wine,digits] [--lines chorus,...] [--limit SECONDS] [--quick]
 
 Rows are dealt to the parties at random (FEMNIST: 40 writers, derma: four sites), labels are drawn at random from all rows, and
 what counts is the share of the rows without a label that is labelled right. `plain` gives the labels that the protocols give,
@@ -45,7 +45,7 @@ from grapevine.learn import moments
 from grapevine.methods.chorus import Chorus
 
 FILE, PAGE = Path(__file__).with_suffix(".json"), Path("docs", "methods", "chorus.md")
-FIRST, SEEDS = 60, 5
+FIRST, SEEDS, MANY = 60, 5, 20
 ROWS, CLIP, BINS = 20_000, 6.0, 10
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 PLAIN: dict[str, Any] = dict(secure="plain", workers=1)
@@ -99,6 +99,7 @@ def deal(name: str, parties: int, labels: float, seed: int, rows: int = ROWS) ->
     return Deal([X[p] for p in parts], [y[p] for p in parts], np.split(known, np.cumsum([len(p) for p in parts])[:-1]))
 
 
+SMALL = ("wine", "breast cancer", "digits")  # vary most from draw to draw and take seconds: many seeds
 SETS: dict[str, tuple[str, int, float]] = {  # data, parties, labels
     "wine, 5 parties, 10 %": ("wine", 5, 0.1),
     "breast cancer, 5 parties, 10 %": ("breast_cancer", 5, 0.1),
@@ -384,18 +385,18 @@ def picked(text: str | None, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if text is None or name.startswith(tuple(text.split(",")))]
 
 
-def measure(result: dict[str, Any], sets: list[str], lines: list[str], seeds: int, limit: float) -> Iterator[str]:
+def measure(result: dict[str, Any], sets: list[str], lines: list[str], seeds: int | None, limit: float) -> Iterator[str]:
     """Every line that is not there yet; says each as it is done."""
     for name in sets:
-        for seed in range(FIRST, FIRST + seeds):
+        for seed in range(FIRST, FIRST + (seeds or (MANY if name.startswith(SMALL) else SEEDS))):
             kept = result["runs"].setdefault(name, {}).setdefault(str(seed), {})
             for line in (each for each in lines if each not in kept):
                 kept[line] = line_of(line, deal(*SETS[name], seed), seed, limit)
                 yield f"{name}; seed {seed}; {line}: {kept[line]}"
 
 
-def measure_landmarks(result: dict[str, Any], seeds: int, limit: float) -> Iterator[str]:
-    for seed in range(FIRST, FIRST + seeds):
+def measure_landmarks(result: dict[str, Any], seeds: int | None, limit: float) -> Iterator[str]:
+    for seed in range(FIRST, FIRST + (seeds or SEEDS)):
         kept = result["landmarks"].setdefault(str(seed), {})
         for name, (labels, landmarks, secure) in LANDMARKS.items():
             if name not in kept:
@@ -411,7 +412,7 @@ def measure_landmarks(result: dict[str, Any], seeds: int, limit: float) -> Itera
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="wine, one seed; nothing is written")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many, from {FIRST} [{SEEDS}]")
+    parser.add_argument("--seeds", type=int, help=f"how many, from {FIRST} [{MANY} for small tables, else {SEEDS}]")
     parser.add_argument("--only", help="beginnings of names of sets, and `landmarks` [all]")
     parser.add_argument("--lines", help="beginnings of names of lines [all]")
     parser.add_argument("--limit", type=float, default=0, help="processor seconds after which a line is cut [never]")

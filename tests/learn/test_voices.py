@@ -17,10 +17,25 @@ def draw(seed=0):
     return np.random.default_rng(seed)
 
 
+def test_shares_are_the_mean_over_priors_by_how_likely_each_makes_the_labels():
+    """Against the chance of the labels one after the other: a class is drawn with (labels so far + τ/C)/(labels so far + τ)."""
+    counts, C = np.array([7, 10, 1]), 3
+    chances, means = [], []
+    for tau in 2.0 ** np.arange(12):
+        chance, seen = 1.0, np.zeros(C)
+        for c in np.repeat(np.arange(C), counts):
+            chance *= (seen[c] + tau / C) / (seen.sum() + tau)
+            seen[c] += 1
+        chances.append(chance)
+        means.append((counts + tau / C) / (counts.sum() + tau))
+    expected = np.average(means, axis=0, weights=chances)
+    np.testing.assert_allclose(voices.class_shares(counts.astype(float)), expected, rtol=1e-9)
+
+
 def test_shares_are_equal_unless_counts_say_otherwise():
-    np.testing.assert_allclose(voices.class_shares(np.array([10.0, 11, 9])), 1 / 3)
-    # χ² = 2·20²/50 = 16, x = 15, τ = 99/15 − 1 = 5.6: (70 + 2.8)/105.6
-    np.testing.assert_allclose(voices.class_shares(np.array([70.0, 30])), [72.8 / 105.6, 32.8 / 105.6])
+    np.testing.assert_allclose(voices.class_shares(np.array([10.0, 10, 10])), 1 / 3)
+    np.testing.assert_allclose(voices.class_shares(np.array([10.0, 11, 9])), 1 / 3, atol=0.01)
+    np.testing.assert_allclose(voices.class_shares(np.array([7000.0, 3000])), [0.7, 0.3], atol=0.01)
     np.testing.assert_allclose(voices.class_shares(np.zeros(4)), 0.25)
     assert voices.class_shares(np.array([40.0, 0, 0])).min() > 0
 
@@ -98,7 +113,21 @@ def test_home_shares_are_found_by_expectation_maximisation():
     y = np.repeat([0, 1], [90, 10])
     P = np.clip(np.eye(2)[y], 1e-9, 1)
     shares = np.array([0.5, 0.5])
-    np.testing.assert_allclose(voices.home_shares(P, shares), (100 * np.array([0.9, 0.1]) + 20 * shares) / 120, atol=1e-6)
+    np.testing.assert_allclose(voices.home_shares(P, shares, 20.0), (100 * np.array([0.9, 0.1]) + 20 * shares) / 120, atol=1e-6)
+
+
+@pytest.mark.parametrize("tau", [25.0, 100.0])
+def test_parties_shares_are_drawn_together_as_far_as_they_are_alike(tau):
+    rng, shares, n = draw(3), np.array([0.5, 0.3, 0.2]), 200
+    counts = np.array([rng.multinomial(n, rng.dirichlet(tau * shares)) for _ in range(3000)])
+    apart = n * ((counts / n - shares) ** 2).sum()
+    assert voices.home_strength(apart, shares, counts.sum(), len(counts)) == pytest.approx(tau, rel=0.1)
+
+
+def test_parties_that_differ_by_chance_alone_have_the_shares_of_all():
+    shares, P = np.array([0.5, 0.5]), softmax(draw().normal(size=(50, 2)), -1)
+    assert voices.home_strength(2.0, shares, 200.0, 4.0) == np.inf  # four parties as far apart as four throws of a coin
+    np.testing.assert_array_equal(voices.home_shares(P, shares, np.inf), shares)
 
 
 def loss(theta, hidden, y, told, medians):

@@ -70,6 +70,8 @@ def singers(rows, labels, C, seed=0, told=None):
         at += len(v)
     Z = graph.solve(W, Y.reshape(n, -1), 0.9).Z.reshape(n, FOLDS, C).transpose(1, 0, 2)[None]
     Z = np.maximum(Z, 0) / Z.sum(-1, keepdims=True).clip(1e-30) * 65535 + 0.5
+    counts = tuned[0].counts
+    Z = Z / np.maximum(np.concatenate([counts.sum(0)[None], counts.sum(0) - counts]), 1.0)[:, None]
     ends = np.cumsum([0, *map(len, V)])
     return [song.Singer(v, y, f, Z[:, :, a:b], np.ones(len(v)), None, tuned[0],
                         lambda what, i=i: np.random.default_rng((seed, i)), told or Told())
@@ -104,6 +106,14 @@ def test_where_labels_are_enough_they_decide_it():
     assert tune(loud, labels, 3)[0][0].name == "standard"
     quiet = [np.concatenate([X, 0.05 * rng.normal(size=(200, 30))], 1) for X in rows]
     assert tune(quiet, labels, 3)[0][0].name == "one"
+
+
+def test_a_lead_by_chance_does_not_change_the_scale():
+    """On digits, 0.1 nats for √n labels once chose the scale on which four per cent fewer rows were right."""
+    rows, labels, _ = parties(n=200, labelled=80, d=8)
+    tuned, sums = tune(rows, labels, 3)
+    standard, one = np.asarray(sums[-1]).reshape(2, -1).min(1)
+    assert abs(standard - one) < tune_scale.LEAD * np.sqrt(240) and tuned[0].name == "one"
 
 
 def test_a_feature_that_does_not_vary_plays_no_part():
@@ -179,6 +189,38 @@ def test_hidden_labels_are_judged_by_those_who_have_not_heard_them():
     labels = [rng.integers(3, size=30) for _ in truth]
     songs, _ = together([song.sing(s) for s in singers(rows, labels, 3)])
     assert songs[0].expected["n"] == 90 and songs[0].expected["right"] < 48  # 30 ± 4.5 expected
+
+
+def test_a_label_that_no_voice_can_find_judges_none():
+    """With one label of a class, the fold that hides it has none: it said that every voice was bad, and the class was lost."""
+    rows, _, truth = parties(spread=0.5, seed=2)
+    labels = [np.array(y) for y in ([0, 1, 2], [0, 1, 0], [1, 0, 1])]
+    for X, t, y in zip(rows, truth, labels):  # rows with these classes come first
+        first = [int(np.flatnonzero(t == c)[(y[:i] == c).sum()]) for i, c in enumerate(y)]
+        order = np.concatenate([first, np.setdiff1d(np.arange(len(t)), first)])
+        X[:], t[:] = X[order], t[order]
+    who = singers(rows, labels, 3)
+    assert [own.judges.tolist() for own in who] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    songs, _ = together([song.sing(own) for own in who])
+    found = np.concatenate([s.P[3:].argmax(1)[t[3:] == 2] for s, t in zip(songs, truth)])
+    assert (found == 2).mean() > 0.8
+
+
+def test_the_prior_of_the_weights_follows_strong_evidence_alone():
+    """Voices that say the same leave it at its usual medians; a graph that is right where the others are wrong does not."""
+    rows, labels, _ = parties()
+    (own, *_), names = singers(rows, labels, 3), ["graph", "lda", "own"]
+    right, wrong = np.log(np.eye(3)[own.y] * 0.9 + 0.1 / 3), np.log(np.eye(3)[(own.y + 1) % 3] * 0.9 + 0.1 / 3)
+
+    def medians(graph, lda):
+        (found,), _ = together([song._medians(own, names, np.stack([graph, lda, lda]), own.y)])
+        return dict(zip(names, found))
+
+    assert medians(right, right)["graph"] == pytest.approx(song.MEDIANS["graph"], rel=0.05)
+    assert medians(wrong, right)["graph"] == pytest.approx(song.MEDIANS["graph"], rel=0.05)
+    led = medians(right, wrong)
+    assert led["graph"] == pytest.approx(song.GRAPH_LEADS["graph"], rel=0.05)
+    assert led["lda"] == pytest.approx(song.GRAPH_LEADS["lda"], rel=0.05)
 
 
 def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same(one_after_another):

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
-from scipy.special import log_softmax, softmax
+from scipy.special import gammaln, log_softmax, softmax
 
 FOLDS = 6  # all labels, and five times four fifths of them
 TEMPERATURES = 0.05 * 2.0 ** (np.arange(19) / 2)  # 0.05 … 25.6: what log-probabilities are multiplied by
 LEAST = 1e-12
+PSEUDO = 2.0 ** np.arange(12)  # pseudo-labels of a prior of class shares: from any shares at all to equal ones
+STRENGTH = 20.0  # the fewest rows that the shares of all count for beside a party's own
 
 
 @dataclass(frozen=True)
@@ -63,23 +65,20 @@ def folds(y: np.ndarray, draw: np.random.Generator) -> np.ndarray:
 def class_shares(counts: np.ndarray) -> np.ndarray:
     """π: the classes' shares by their label counts, drawn towards equal shares as far as the counts allow.
 
-    Empirical Bayes: with χ² against equal shares, x = χ²/(C − 1) − 1 says how much more the counts vary than chance; the prior is
-    Dirichlet with τ = (n − 1)/x − 1 pseudo-labels, and where x ≤ 0 the shares are equal.
+    Bayes: shares are Dirichlet with τ pseudo-labels, τ a power of two; the mean over all τ, by how likely each makes the counts.
     """
     C, n = len(counts), counts.sum()
     if C < 2 or n <= 0:
         return np.full(C, 1 / max(C, 1))
-    x = ((counts - n / C) ** 2).sum() / (n / C) / (C - 1) - 1
-    if x <= 0:
-        return np.full(C, 1 / C)
-    strength = max((n - 1) / x - 1, 1.0)
-    return np.maximum(counts + strength / C, LEAST) / (n + strength)
+    each = PSEUDO[:, None] / C
+    likely = gammaln(PSEUDO) - gammaln(PSEUDO + n) + (gammaln(each + counts) - gammaln(each)).sum(1)
+    return softmax(likely) @ ((counts + each) / (n + PSEUDO)[:, None])
 
 
 def balanced(Q: np.ndarray, mean: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """One step towards these class shares: rows of Q, whose mean over all parties' rows is `mean`."""
     Q = Q * (shares / np.maximum(mean, LEAST)).astype(Q.dtype)
-    return Q / Q.sum(-1, keepdims=True)
+    return Q / np.maximum(Q.sum(-1, keepdims=True), LEAST)
 
 
 def tempered(voice: np.ndarray, y: np.ndarray, fold: np.ndarray, told: Told, temperatures: np.ndarray) -> np.ndarray:
@@ -194,14 +193,24 @@ def cautious(logits: np.ndarray, n: int) -> np.ndarray:
 # ---------------------------------------------------------------- the mixture
 
 
-def home_shares(P: np.ndarray, shares: np.ndarray, steps: int = 5, strength: float = 20.0) -> np.ndarray:
+def home_shares(P: np.ndarray, shares: np.ndarray, strength: float, steps: int = 5) -> np.ndarray:
     """A party's own class shares from a mixture's probabilities P of its rows, where all rows' shares are `shares` (Saerens et
-    al. 2002, by expectation maximisation), drawn towards the latter as if by 20 rows."""
+    al. 2002, by expectation maximisation), drawn towards the latter as if by `strength` rows."""
     own = shares
     for _ in range(steps):
         Q = P * (own / shares)
         own = (Q / Q.sum(1, keepdims=True)).mean(0)
-    return (len(P) * own + strength * shares) / (len(P) + strength)
+    return shares + (own - shares) * len(P) / (len(P) + strength)
+
+
+def home_strength(apart: float, shares: np.ndarray, rows: float, parties: float) -> float:
+    """How many rows the shares of all count for where a party's own are estimated: the more, the more alike parties are.
+
+    Empirical Bayes: if a party's shares are Dirichlet with τ pseudo-rows, its n rows are on average (1 − Σs²)(1 + n/(τ + 1))/n
+    from `shares` in squared distance; `apart` is the sum of n times that over the parties.
+    """
+    more = apart / max(1 - (shares**2).sum(), LEAST) - parties
+    return max(rows / more - 1, STRENGTH) if more > 0 else np.inf
 
 
 def newton_sums(voices: np.ndarray, y: np.ndarray, theta: np.ndarray, told: Told) -> np.ndarray:

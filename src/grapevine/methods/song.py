@@ -7,14 +7,13 @@ the scale that rows are compared on (`methods.tune`); then the graph is made (`m
 scores into voices, weighs them by how well they find hidden labels, and mixes them.
 
 What is opened, to the parties alone: class counts, class sums and the total covariance of all rows; losses and their derivatives,
-each one number summed over all hidden labels. No class sum is opened of fewer than `DRAWN` rows: classes with fewer are left out.
-The difference of two sums of almost the same rows would show a row, so every class sum is over a new random three fifths of a
-party's rows.
+each one number summed over all hidden labels; how far apart the parties' class shares are. No class sum is opened of fewer than
+`DRAWN` rows: classes with fewer are left out. The difference of two sums of almost the same rows would show a row, so every class
+sum is over a new random three fifths of a party's rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +26,11 @@ from grapevine.learn.voices import (
     LEAST,
     TEMPERATURES,
     Head,
-    Told,
     balanced,
     cautious,
     class_shares,
     home_shares,
+    home_strength,
     lda_heads,
     newton_step,
     newton_sums,
@@ -41,7 +40,8 @@ from grapevine.learn.voices import (
     tempered,
     triangle,
 )
-from grapevine.methods.tune import CELL, Program, Tuned
+from grapevine.methods.singer import Singer, Soft, Song
+from grapevine.methods.tune import CELL, Program
 
 SUBSET = 0.6  # the share of a party's rows in each class sum
 DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
@@ -59,70 +59,12 @@ REFITS = 2
 BINS = 20
 DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels are no reason to make a voice surer than it says
 MEDIANS = dict(lda=1.0, graph=0.2, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
-
-
-@dataclass(frozen=True)
-class Soft:
-    """In place of a sum: one step of the graph on soft labels of the nodes, (folds, nodes, classes). Its answer has that form."""
-
-    Q: np.ndarray
+FROM_CENTRES = dict(graph=0.05)  # the same where rows take the graph's scores from centres
+GRAPH_LEADS = dict(lda=0.25, graph=0.8, pooled=0.2)  # the same where classes are no clouds around a mean, but chains in the graph
+UNUSUAL = 5.0  # by how much more the hidden labels must speak for GRAPH_LEADS: log-odds
 
 
 # ---------------------------------------------------------------- voices
-
-
-@dataclass(frozen=True)
-class Singer:
-    """What a party brings to `sing`. Labelled rows come first, among its rows and among its nodes in the graph."""
-
-    X: np.ndarray  # rows, scaled
-    y: np.ndarray  # labels of the first of them, as told
-    fold: np.ndarray  # the fold that has not heard a label, 1 … 5
-    Z: np.ndarray  # (candidates, folds, nodes, classes): scores, each class divided by its labels
-    mass: np.ndarray  # how many rows a node stands for
-    to_rows: sparse.csr_array | None  # rows from nodes; None: they are the same
-    tuned: Tuned
-    draw: Callable[[str], np.random.Generator]
-    told: Told = Told()
-    smooth: bool = False
-    keep: Callable[[str, Callable[[], np.ndarray]], np.ndarray] = lambda name, make: make()  # so as not to compute it again
-    from_others: sparse.csr_array | None = None  # labelled rows from nodes other than themselves, where rows are no nodes
-
-    def rows(self, Q: np.ndarray) -> np.ndarray:
-        """From nodes to rows, fold by fold; where a fold has not heard a row's label, the row is one that is no node."""
-        if self.to_rows is None:
-            return Q
-        out = np.stack([self.to_rows @ q for q in Q])
-        out[self.fold, np.arange(len(self.y))] = self._from_others(Q)
-        return out
-
-    def _from_others(self, Q: np.ndarray) -> np.ndarray:
-        return np.stack([self.from_others @ q for q in Q])[self.fold, np.arange(len(self.y))]
-
-    def hidden_at_nodes(self, log_Q: np.ndarray, power: float = 1.0) -> np.ndarray:
-        """For each label, log-probabilities by the nodes of the fold that has not heard it, sharpened: (labels, classes)."""
-        if self.from_others is None:
-            return log_softmax(power * self.hidden(log_Q), -1)
-        return np.log(np.maximum(self._from_others(softmax(power * log_Q, -1)), LEAST))
-
-    def hidden(self, voice: np.ndarray) -> np.ndarray:
-        """For each label, what the fold that has not heard it says: (labels, classes)."""
-        return voice[self.fold, np.arange(len(self.y))]
-
-
-@dataclass
-class Song:
-    """What a party has at the end."""
-
-    P: np.ndarray  # rows × classes: probabilities
-    hidden: np.ndarray  # labels × classes: the same by the fold that has not heard the label
-    own: np.ndarray | None  # log-probabilities by the party's own model, (rows, classes)
-    own_hidden: np.ndarray | None
-    weights: dict[str, float]
-    heads: dict[str, Head]  # what labels later rows, each tempered
-    head_weights: dict[str, float]
-    expected: dict[str, np.ndarray]  # what all parties know of hidden labels: see `_judged`
-    voices: dict[str, np.ndarray]  # fold 0, for comparison
 
 
 def sing(own: Singer) -> Program:
@@ -223,7 +165,7 @@ def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
 
 def _at_best(own: Singer, voice: np.ndarray) -> Program:
     """The voice at the temperature at which it finds hidden labels best: log-probabilities."""
-    losses = (yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)) + DOUBT
+    losses = (yield own.losses(voice)) + DOUBT
     return log_softmax(np.float32(TEMPERATURES[losses.argmin()]) * voice, -1)
 
 
@@ -251,20 +193,23 @@ def _graph_voice(own: Singer) -> Program:
     """Propagation: every candidate sharpened, as it is and balanced to π, all averaged by how well they find hidden labels. With
     it come the classes' shares: the mean of π and of what propagation found, by the same weights."""
     J, _, nodes, C = own.Z.shape
-    at, losses = np.arange(len(own.y)), np.empty((J, len(POWERS)))
+    at, losses = own.judges, np.empty((J, len(POWERS)))
     log_Q = np.log(own.Z) - np.log(own.Z.sum(-1, keepdims=True))
     for j in range(J):
-        losses[j] = [own.told.loss(own.hidden_at_nodes(log_Q[j], t)[at, own.y]).sum() for t in POWERS]
+        losses[j] = [own.told.loss(own.hidden_at_nodes(log_Q[j], t)[at, own.y[at]]).sum() for t in POWERS]
     losses = yield losses.ravel()
     power = POWERS[losses.reshape(J, -1).argmin(1)]
     Q = softmax(power[:, None, None, None] * log_Q, -1)
-    prior = class_shares(own.tuned.counts.sum(0))
+    prior = np.where(own.heard, class_shares(own.tuned.counts.sum(0)), 0.0)[
+        :, None
+    ]  # a fold gives no class that it has not heard
+    prior /= prior.sum(-1, keepdims=True)
     even, found = yield from _balance(Q, own.mass, own.tuned.rows, prior)
     log_Q = np.log(np.maximum(np.concatenate([Q, even]), LEAST))
-    losses = yield np.array([own.told.loss(own.hidden_at_nodes(log_Q[j])[at, own.y]).sum() for j in range(2 * J)])
+    losses = yield np.array([own.told.loss(own.hidden_at_nodes(log_Q[j])[at, own.y[at]]).sum() for j in range(2 * J)])
     weight = softmax(-TRUST * losses)
     mixed = np.einsum("j,jfnc->fnc", weight, log_Q)
-    shares = weight[J:].sum() * prior + weight[:J] @ found[:, 0, 0]
+    shares = weight[J:].sum() * prior + np.einsum("j,jfnc->fnc", weight[:J], found)
     return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)).astype(np.float32), shares
 
 
@@ -297,7 +242,7 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)
     heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), shrinkages) for f in range(FOLDS)]
     hidden = [np.stack([head[g](own.X[:m]) for head in heads]) for g in range(len(shrinkages))]
-    losses = yield np.concatenate([tempered(h, own.y, own.fold, own.told, TEMPERATURES) for h in hidden])
+    losses = yield np.concatenate([own.losses(h) for h in hidden])
     g, t = divmod(int((losses + np.tile(DOUBT, len(shrinkages))).argmin()), len(TEMPERATURES))
     chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
     voice = np.stack([log_softmax(head(own.X), -1).astype(np.float32) for head in chosen])
@@ -333,7 +278,7 @@ def _pooled_voice(own: Singer, mean_square: np.ndarray, Y: np.ndarray) -> Progra
         return None
     voice = np.repeat(head(own.X).astype(np.float32)[None], FOLDS, 0)
     voice[own.fold, np.arange(len(own.y))] = without
-    losses = yield tempered(voice, own.y, own.fold, own.told, TEMPERATURES)
+    losses = yield own.losses(voice)
     t = TEMPERATURES[losses.argmin()]
     return log_softmax(np.float32(t) * voice, -1), [Head(t * head.W, t * head.b)]
 
@@ -398,9 +343,11 @@ def _own_voice(own: Singer) -> np.ndarray:
 
 def _home_voice(own: Singer, P: np.ndarray) -> Program:
     """How much more of each class lies here than elsewhere, by the mixture: the same for all rows of a party."""
-    shares = (yield P.sum(1, dtype=np.float64).ravel()).reshape(FOLDS, -1) / own.tuned.rows
-    shares = np.maximum(shares, LEAST)
-    home = np.stack([np.log(home_shares(p, s) / s) for p, s in zip(P, shares)])
+    here = P.mean(1, dtype=np.float64)
+    shares = np.maximum((yield (len(own.X) * here).ravel()).reshape(here.shape) / own.tuned.rows, LEAST)
+    sums = yield np.append(len(own.X) * ((here - shares) ** 2).sum(1), 1.0)
+    alike = [home_strength(apart, s, own.tuned.rows, sums[-1]) for apart, s in zip(sums, shares)]
+    home = np.stack([np.log(home_shares(p, s, tau) / s) for p, s, tau in zip(P, shares, alike)])
     return np.broadcast_to(home.astype(np.float32)[:, None], P.shape)
 
 
@@ -414,12 +361,12 @@ def _smooth_voice(own: Singer, Q: np.ndarray) -> Program:
 def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, float]) -> Program:
     """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels; found in steps
     from those `before`, the same for all parties."""
-    sets = [list(voices), [name for name in voices if name in ("lda", "pooled")]]
-    hidden = [np.stack([own.hidden(voices[name]) for name in names]).astype(np.float64) for names in sets]
-    medians = [np.array([MEDIANS[name] for name in names]) for names in sets]
-    theta = [np.log([known.get(name, MEDIANS[name]) for name in names]) for names, known in zip(sets, before)]
+    sets, at = [list(voices), [name for name in voices if name in ("lda", "pooled")]], own.judges
+    hidden = [np.stack([own.hidden(voices[name])[at] for name in names]).astype(np.float64) for names in sets]
+    medians = [(yield from _medians(own, sets[0], hidden[0], own.y[at])), np.array([MEDIANS[name] for name in sets[1]])]
+    theta = [np.log([known.get(name, m) for name, m in zip(names, each)]) for names, known, each in zip(sets, before, medians)]
     for _ in range(NEWTON):
-        parts = [newton_sums(h, own.y, t, own.told) for h, t in zip(hidden, theta)]
+        parts = [newton_sums(h, own.y[at], t, own.told) for h, t in zip(hidden, theta)]
         sums = yield np.concatenate(parts)
         ends, last = np.cumsum([0, *map(len, parts)]), theta
         theta = [newton_step(sums[a:b], t, median) for a, b, t, median in zip(ends, ends[1:], theta, medians)]
@@ -427,6 +374,16 @@ def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, floa
             break
     weights = [dict(zip(names, np.exp(t).tolist())) for names, t in zip(sets, theta)]
     return weights[0], weights[1]
+
+
+def _medians(own: Singer, names: list[str], hidden: np.ndarray, y: np.ndarray) -> Program:
+    """The medians of the weights' prior: `MEDIANS` or `GRAPH_LEADS`, averaged by how well each finds the hidden labels."""
+    usual = MEDIANS if own.to_rows is None else MEDIANS | FROM_CENTRES
+    logs = np.log([[medians[name] for name in names] for medians in (usual, usual | GRAPH_LEADS)])
+    at = np.arange(len(y))
+    mixtures = [np.tensordot(np.exp(weights), hidden, 1) for weights in logs]
+    losses = yield np.array([own.told.loss(log_softmax(mixture, -1)[at, y]).sum() for mixture in mixtures])
+    return np.exp(softmax([0.0, losses[0] - losses[1] - UNUSUAL]) @ logs)
 
 
 def bytes_of_sums(d: int, labels: np.ndarray) -> int:

@@ -23,6 +23,7 @@ from grapevine.learn.voices import FOLDS, LEAST, Told, tempered
 CELL = 10  # rows: a sum of fewer is not opened
 GRID = 16  # bits after the point of rows whose sums get noise: products have twice as many, and float64 adds them exactly
 CLIP = dict(standard=6.0, one=30.0)
+LEAD = 0.2  # in deviations of one nat a label: what the scale `standard` must be better by
 
 Program = Generator[Any, Any, Any]
 """Asks for sums of arrays, is sent them, and returns what it found."""
@@ -123,7 +124,8 @@ def _agreed_values(table: Table) -> Program:
 
 
 def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: dict[str, Scale]) -> Program:
-    """The scale on which the nearest class mean recovers labels best, each row left out of its own mean. A tie goes to `one`."""
+    """The scale on which the nearest class mean recovers labels best, each row left out of its own mean; `one` unless
+    `standard` leads by more than chance would."""
     rows = {name: directions(scale(X)) for name, scale in scales.items()}
     Y = np.eye(C)[y]
     sums = yield np.concatenate([(Y.T @ V).ravel() for V in rows.values()] + [Y.sum(0)])
@@ -136,7 +138,7 @@ def _by_nearest_mean(X: np.ndarray, y: np.ndarray, C: int, told: Told, scales: d
         losses[name] = tempered(cosines[None], y, np.zeros(len(y), int), told, 2.0 ** np.arange(6))
     found = yield np.concatenate(list(losses.values()))
     standard, one = found.reshape(2, -1).min(1)
-    return "standard" if standard < one - 1e-6 else "one"
+    return "standard" if standard < one - LEAD * np.sqrt(n.sum()) else "one"
 
 
 def directions(V: np.ndarray) -> np.ndarray:
