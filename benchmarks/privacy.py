@@ -11,9 +11,9 @@ labels   The label job by chorus with `--dp-labels`, on the digits (10 parties, 
 sums     The same parties with `--dp`, δ = 1e-6, unit one row of a party in what is opened. The attacker has the heads, which are
          made from the sums, and guesses of a row whether it took part, by how sure they are: area under the curve.
 
-Protocols are `plain`: the labels are those of the others. Means over three seeds of the split, one for CIFAR-10; noise differs
-from run to run. Results: privacy.json beside this file; the table of
-docs/privacy.md and docs/privacy.svg are made from it.
+Protocols are `plain`: the labels are those of the others. Means over splits, six for labels and three else; noise differs from
+run to run. Points lost are against the same split without noise, with their standard error. Results: privacy.json beside this
+file; the table of docs/privacy.md and docs/privacy.svg are made from it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from grapevine.report.charts.kinds import Axis, curves, lines
 
 OF_ROWS, OF_LABELS, DELTA = (1.0, 3.0, 8.0), (1.0, 2.0, 3.0, 4.0, 8.0), 1e-6
 TRAIN = dict(rounds=10, per_round=5, model="linear", set=dict(lr=0.5, epochs=2, batch=64))
+SPLITS = dict(train=3, labels=6, sums=3)
 PAGE, PICTURE = Path("docs/privacy.md"), ROOT / "docs" / "privacy.svg"
 Line = dict[str, Any]
 
@@ -46,7 +47,7 @@ Line = dict[str, Any]
 def train(quick: bool) -> list[Line]:
     out = []
     for epsilon in (None, *((8.0,) if quick else OF_ROWS)):
-        scores = [_train_once(epsilon, seed, quick) for seed in range(1 if quick else 3)]
+        scores = [_train_once(epsilon, seed, quick) for seed in range(1 if quick else SPLITS["train"])]
         out.append(_line("train", "digits, FedAvg", epsilon, scores))
     return out
 
@@ -91,10 +92,10 @@ def parties_of(data: str, labels: int | float, seed: int, quick: bool) -> tuple[
 
 def label(part: str, quick: bool) -> list[Line]:
     out = []
-    for data, labels, seeds in (("digits", 0.1, 3), ("CIFAR-10 features", 1000, 1))[: 1 if quick else None]:
+    for data, labels in (("digits", 0.1), ("CIFAR-10 features", 1000))[: 1 if quick else None]:
         name = f"{data}, {labels:.0%} labelled" if labels < 1 else f"{data}, {labels:g} labels"
         for epsilon in (None, *((8.0,) if quick else OF_LABELS if part == "labels" else OF_ROWS)):
-            scores = [_label_once(part, data, labels, epsilon, seed, quick) for seed in range(1 if quick else seeds)]
+            scores = [_label_once(part, data, labels, epsilon, seed, quick) for seed in range(1 if quick else SPLITS[part])]
             out.append(_line(part, name, epsilon, scores))
     return out
 
@@ -116,7 +117,7 @@ def _label_once(part: str, data: str, labels: float, epsilon: float | None, seed
 def _line(part: str, what: str, epsilon: float | None, scores: list[tuple[float, float]]) -> Line:
     accuracy, attack = zip(*scores)
     line = dict(part=part, what=what, epsilon=epsilon, accuracy=round(float(np.mean(accuracy)), 4),
-                spread=round(float(np.std(accuracy)), 4), attack=round(float(np.mean(attack)), 4))  # fmt: skip
+                by_split=[round(score, 4) for score in accuracy], attack=round(float(np.mean(attack)), 4))  # fmt: skip
     print(table(("", "epsilon", "accuracy", "attack"), [(what, str(epsilon), line["accuracy"], line["attack"])]), flush=True)
     return line
 
@@ -133,16 +134,24 @@ def draw(found: list[Line]) -> None:
     save(sheet(charts), PICTURE)
 
 
+def lost(exact: list[float], noisy: list[float]) -> str:
+    """Points of accuracy that noise costs on the same splits, the mean and its standard error."""
+    apart = 100 * (np.array(exact) - noisy)
+    return f"{apart.mean():.1f} ± {apart.std(ddof=1) / len(apart) ** 0.5:.1f}"
+
+
 def text(result: dict[str, Any]) -> str:
     units = {"train": ("one labelled row", f"{DELTA:g}"), "labels": ("one row's label", "0"),
              "sums": ("one row, in the sums", f"{DELTA:g}")}  # fmt: skip
+    exact = {(r["part"], r["what"]): r["by_split"] for r in result["lines"] if r["epsilon"] is None}
     rows = [
         (r["what"], units[r["part"]][0], "no noise" if r["epsilon"] is None else f"{r['epsilon']:g}",
-         "" if r["epsilon"] is None else units[r["part"]][1], f"{100 * r['accuracy']:.1f} ± {100 * r['spread']:.1f}",
+         "" if r["epsilon"] is None else units[r["part"]][1], f"{100 * r['accuracy']:.1f}",
+         "" if r["epsilon"] is None else lost(exact[r["part"], r["what"]], r["by_split"]),
          f"{r['attack']:.2f}" if r["part"] != "labels" else f"{100 * r['attack']:.0f} %")
         for r in result["lines"]
     ]  # fmt: skip
-    head = ("", "unit", "ε", "δ", "accuracy, %", "attack")
+    head = ("", "unit", "ε", "δ", "accuracy, %", "points lost", "attack")
     ran = f"`python benchmarks/privacy.py`, {result['machine']['date']}, commit {result['machine']['commit']}."
     return f"{markdown(head, rows)}\n\nMade by {ran}"
 
