@@ -169,7 +169,7 @@ TABLE: tuple[tuple[str, str, str, tuple[str, ...], str], ...] = (  # and where t
     ("label", "the server", "how alike any two rows are; of what class they are: nothing", ("chorus", "server"), C),
     ("label", "the server and a party together", "**all labels**", ("chorus", "both"), C),
     ("label `--method xclp`", "a party", "others' labels: nothing beyond guessing", ("spread", "label, party"), L),
-    ("label `--method xclp`", "the server", "how alike any two rows are; of what class they are: nothing",
+    ("label `--method xclp`", "the server, told label counts", "how alike any two rows are; of what class they are: nothing",
      ("spread", "label, server"), L),
     ("label `--method xclp`", "the server and a party together", "**all labels**", ("spread", "label, both"), L),
     ("label `--method xclp --spread paper`", "a party", "**others' labels**; for comparison only",
@@ -210,8 +210,9 @@ def document(result: dict[str, Any], root: Path = ROOT) -> None:
     fill(page, "attacks.py, jobs", markdown(("job", "attacker", "learns", "right", "by chance", "test"), rows))
     kinds, each_method = ("labels", "labels masked", "rows", "rows masked"), []
     for name, each in (result["methods"] | result["server"]).items():
-        each_method.append((f"`{name}`", *(right(each[kind]) if kind in each else "–" for kind in kinds)))
-    head = ("method", "labels of a client", "masked", "rows of a client", "masked")
+        shown = [right(each[kind]) if kind in each else "–" for kind in kinds]
+        each_method.append((f"`{name}`", shown[0], percent(each["labels"]["prior"]), *shown[1:]))
+    head = ("method", "labels of a client", "by chance", "masked", "rows of a client", "masked")
     fill(page, "attacks.py, methods", markdown(head, each_method))
     fill(page, "attacks.py, averages", markdown(("method", "`--secure-average`"), averages()))
 
