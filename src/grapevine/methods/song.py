@@ -22,7 +22,6 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, log_softmax, softmax
 
-from grapevine.crypto.together import CELL
 from grapevine.learn.voices import (
     FOLDS,
     LEAST,
@@ -42,7 +41,7 @@ from grapevine.learn.voices import (
     tempered,
     triangle,
 )
-from grapevine.methods.tune import Program, Tuned
+from grapevine.methods.tune import CELL, Program, Tuned
 
 SUBSET = 0.6  # the share of a party's rows in each class sum
 DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
