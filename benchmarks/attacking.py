@@ -7,24 +7,38 @@ very step on them from the weights that it sent, and learns from their answers h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean, stdev
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 from torch import Tensor
 from torch.nn import functional as F
 
 from grapevine.core import Id, Meter, Method, Transport
-from grapevine.core.reply import form_of
+from grapevine.core.reply import forms
 from grapevine.crypto import fixed
 from grapevine.data.split import Split
-from grapevine.learn.averages import COUNTS, shaped
+from grapevine.learn.averages import mean_of, secured
 from grapevine.run.experiment import Experiment
 from grapevine.run.simulate import Simulation
 
 Found = dict[str, float]
+
+
+def over_splits(found: Sequence[Found]) -> Found:
+    """Means over the splits; half of Student's 95 % interval of `right`; and the least that it is above the prior, by Student's
+    one-sided 95 % interval of the paired differences."""
+    n, above = len(found), [one["right"] - one["prior"] for one in found]
+    out = {key: mean(one[key] for one in found) for key in found[0]}
+    if n > 1:
+        out["half"] = float(student.ppf(0.975, n - 1)) * stdev(one["right"] for one in found) / n**0.5
+        out["least"] = mean(above) - float(student.ppf(0.95, n - 1)) * stdev(above) / n**0.5
+    return out
 
 
 @dataclass
@@ -87,26 +101,38 @@ class Training:
         self.seen = [e for e in made[0].seen if e.step == name]
         self.first = {e.step: next(iter(e.requests.values())) for e in made[0].seen if e.step == "decide"}
 
+        self.known: dict[int, dict[Id, dict[str, Tensor]]] = {}
+
     def answers(self, at: int) -> dict[Id, dict[str, Tensor]]:
-        """The model that each victim seems to have answered with in a round; masked ones are read as if they were not."""
+        """The model that each victim seems to have answered with in a round; a masked answer is read as the sum of one."""
         e = self.seen[at]
-        return {id: read(e.requests[id], reply) for id, reply in e.replies.items() if reply.get("n", 1)}
+        replies = {id: self.opened(at, [reply]) if self.secure else reply for id, reply in e.replies.items()}
+        return {id: read(e.requests[id], reply) for id, reply in replies.items() if reply.get("n", len(reply))}
 
     def mean(self, at: int) -> dict[str, Tensor]:
-        """What the server opens: the model after that round."""
-        if at + 1 < len(self.seen):
-            return before(next(iter(self.seen[at + 1].requests.values())))
-        return self.run.shared["weights"]
+        """What the server opens of a masked round."""
+        e = self.seen[at]
+        return read(next(iter(e.requests.values())), self.opened(at, list(e.replies.values())))
+
+    def opened(self, at: int, replies: list[dict]) -> dict[str, Any]:
+        """The mean of masked replies, by the layout that clients and server agreed on."""
+        e, method = self.seen[at], secured(self.method)
+        step: Any = method.steps()[e.step]
+        wanted = forms(MethodType(step.plain, method), next(iter(e.requests.values())))
+        total = fixed.decode(np.sum([reply["masked"] for reply in replies], 0, dtype=np.uint64))
+        return mean_of(step, total, {field: wanted[field] for field in sorted(step.by)}, len(replies))
 
     def shadows(self, at: int) -> dict[Id, dict[str, Tensor]]:
         """The answers of clients whose rows the server knows, to the same request."""
-        told = {name: value for name, value in next(iter(self.seen[at].requests.values())).items() if name != "average"}
-        data = {i: self.others.client(i) for i in range(len(self.others.parts))}
-        simulation = Simulation(self.method, data, self.models, self.seed)
-        for step, asked in self.first.items():  # what clients are asked once, before they train
-            simulation.exchange(step, {i: asked for i in data}, 0)
-        replies = simulation.exchange(self.seen[at].step, {i: told for i in data}, at)
-        return {i: read(told, reply) for i, reply in replies.items() if reply["n"]}
+        if at not in self.known:
+            told = {name: value for name, value in next(iter(self.seen[at].requests.values())).items() if name != "average"}
+            data = {i: self.others.client(i) for i in range(len(self.others.parts))}
+            simulation = Simulation(self.method, data, self.models, self.seed)
+            for step, asked in self.first.items():  # what clients are asked once, before they train
+                simulation.exchange(step, {i: asked for i in data}, 0)
+            replies = simulation.exchange(self.seen[at].step, {i: told for i in data}, at)
+            self.known[at] = {i: read(told, reply) for i, reply in replies.items() if reply["n"]}
+        return self.known[at]
 
     def losses(self, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """Of rows under a model, each in float64."""
@@ -121,13 +147,8 @@ def before(request: dict) -> dict[str, Tensor]:
 
 def read(request: dict, reply: dict) -> dict[str, Tensor]:
     """The model in a reply."""
-    old = before(request)
-    if "masked" in reply:
-        words = fixed.decode(reply["masked"])
-        size = sum(w.numel() for w in old.values())
-        return shaped(words[-COUNTS - size : -COUNTS], form_of(old))  # as if it were the sum of one
     if "dy" in reply:
-        return {name: old[name] + reply["dy"][name] for name in old}
+        return {name: value + reply["dy"][name] for name, value in before(request).items()}
     return reply.get("weights", reply.get("student"))
 
 
@@ -137,39 +158,72 @@ def read(request: dict, reply: dict) -> dict[str, Tensor]:
 def label_inference(t: Training) -> dict[str, Found]:
     """Of `labels_of_round`, the mean over the rounds."""
     each = [labels_of_round(t, at) for at in range(len(t.seen))]
-    return {name: {key: float(np.mean([one[name][key] for one in each])) for key in ("right", "prior")} for name in each[0]}
+    return {name: {key: mean(one[name][key] for one in each) for key in each[0][name]} for name in each[0]}
 
 
 def labels_of_round(t: Training, at: int) -> dict[str, Found]:
-    """Shares of classes among each victim's labels, from how the last layer moved: ridge regression on the shadows' answers.
+    """Shares of classes among each victim's labels, from how the last layer moved: a `Reader` of the shadows' answers.
 
     `right` is the share of a client's labels that the guessed histogram has in common with the true one, in the mean over
-    clients; the prior is that of guessing for everybody the shares of all clients together, which the mean tells.
+    clients; the prior is that of guessing for everybody the shares of all clients together, which the mean tells. An attacker who
+    reads single answers knows these too, and guesses them for a client that did not train.
     """
-    C, old = len(t.split.dataset.classes), before(next(iter(t.seen[at].requests.values())))
-    shadows = t.shadows(at)
-    true = {i: _shares(classes_of(t.others, i), C) for i in shadows}
-    X = np.stack([last_layer(shadows[i], old) for i in shadows])
-    Y = np.stack([true[i] for i in shadows])
-    centre, scale = X.mean(0), X.std(0) + 1e-12
-    Z = (X - centre) / scale
-    ridge = np.linalg.solve(Z.T @ Z + 1.0 * np.eye(Z.shape[1]), Z.T @ (Y - Y.mean(0)))
-
-    def guess(model: Mapping[str, Tensor]) -> np.ndarray:
-        raw = np.clip((last_layer(model, old) - centre) / scale, -1e3, 1e3) @ ridge + Y.mean(0)
-        raw = np.maximum(raw, 0)
-        return raw / raw.sum() if raw.sum() else np.full(C, 1 / C)
-
+    C, old, shadows = len(t.split.dataset.classes), before(next(iter(t.seen[at].requests.values()))), t.shadows(at)
+    histograms = [_shares(classes_of(t.others, i), C) for i in shadows]
+    reader = Reader([last_layer(model, old) for model in shadows.values()], histograms)
     counts = [torch.bincount(classes_of(t.own, i), minlength=C).numpy() for i in range(t.victims)]
     pooled = np.sum(counts, 0) / np.sum(counts)
     own = {i: c / c.sum() for i, c in enumerate(counts) if c.sum()}
-    prior = float(np.mean([np.minimum(pooled, share).sum() for share in own.values()]))
-    answers, mean = t.answers(at), guess(t.mean(at))
-    right = dict(
-        client=[np.minimum(guess(answers[i]), share).sum() if i in answers else prior for i, share in own.items()],
-        mean=[np.minimum(mean, share).sum() for share in own.values()],
-    )
-    return {name: dict(right=float(np.mean(values)), prior=prior) for name, values in right.items()}
+    moved = {i: last_layer(model, old) for i, model in t.answers(at).items()}
+    middle = {kind: np.mean([each[kind] for each in moved.values()], 0) for kind in reader.middle}
+    guesses = dict(client={i: reader.guess(each, middle, pooled) for i, each in moved.items()})
+    if t.secure:
+        guesses["mean"] = dict.fromkeys(own, reader.guess(last_layer(t.mean(at), old), reader.middle, reader.shares))
+    prior = mean(overlap(pooled, share) for share in own.values())
+    return {
+        name: dict(right=mean(overlap(guess.get(i, pooled), share) for i, share in own.items()), prior=prior)
+        for name, guess in guesses.items()
+    }
+
+
+class Reader:
+    """Histograms from how layers moved, by ridge regression on examples of both.
+
+    Features and penalty are those with which each example is read best from the others (leave one out, in closed form). The
+    largest penalty reads nothing: if there are no traces, the guess is the shares of all.
+    """
+
+    def __init__(self, moved: Sequence[Mapping[str, np.ndarray]], histograms: Sequence[np.ndarray]):
+        Y = np.stack(histograms)
+        self.shares, self.middle, self.best = Y.mean(0), dict[str, np.ndarray](), -1.0
+        for kind in moved[0]:
+            X = np.stack([each[kind] for each in moved])
+            self.middle[kind] = X.mean(0)
+            self._try(kind, X - X.mean(0), X.std(0) + 1e-12, Y)
+
+    def _try(self, kind: str, X: np.ndarray, scale: np.ndarray, Y: np.ndarray) -> None:
+        Z = X / scale
+        size, U = np.linalg.eigh(Z @ Z.T)
+        size = np.maximum(size, 0)
+        for penalty in np.append(np.inf, max(size.mean(), 1e-9) * np.logspace(3, -3, 25)):
+            hat = U * (size / (size + penalty)) @ U.T + 1 / len(X)
+            left_out = Y - (Y - hat @ Y) / (1 - np.diag(hat))[:, None]
+            right = mean(overlap(self._histogram(guess), own) for guess, own in zip(left_out, Y))
+            if right > self.best:
+                self.best, self.chosen = right, (kind, scale, Z.T @ (U / (size + penalty)) @ U.T @ (Y - self.shares))
+
+    def _histogram(self, raw: np.ndarray) -> np.ndarray:
+        raw = np.maximum(raw, 0)
+        return raw / raw.sum() if raw.sum() else self.shares
+
+    def guess(self, moved: Mapping[str, np.ndarray], middle: Mapping[str, np.ndarray], shares: np.ndarray) -> np.ndarray:
+        """The histogram of one of several that moved by `middle` in the mean, and have these shares in all."""
+        kind, scale, ridge = self.chosen
+        return self._histogram(np.clip((moved[kind] - middle[kind]) / scale, -1e3, 1e3) @ ridge + shares)
+
+
+def overlap(guess: np.ndarray, share: np.ndarray) -> float:
+    return float(np.minimum(guess, share).sum())
 
 
 def classes_of(split: Split, i: int) -> Tensor:
@@ -183,11 +237,12 @@ def _shares(y: Tensor, classes: int) -> np.ndarray:
     return counts / max(counts.sum(), 1)
 
 
-def last_layer(model: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> np.ndarray:
-    """How the bias of each class moved, and the sum of its weights; of the last layer that is sent, where the head is not."""
+def last_layer(model: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """How the bias of each class moved, with the sum of its weights, or with all of them. If the head is not sent, the same of
+    the last layer that is."""
     last = "head" if "head.bias" in old else [name for name in old if name.endswith(".bias")][-1].removesuffix(".bias")
-    moved = [(model[name].double() - old[name].double()) for name in (f"{last}.bias", f"{last}.weight")]
-    return np.concatenate([moved[0].numpy(), moved[1].sum(1).numpy()])
+    bias, weight = ((model[name].double() - old[name].double()).numpy() for name in (f"{last}.bias", f"{last}.weight"))
+    return dict(sums=np.concatenate([bias, weight.sum(1)]), all=np.concatenate([bias, weight.ravel()]))
 
 
 def elimination(t: Training) -> Found:
@@ -288,7 +343,7 @@ def prototypes(method: Any, split: Split, victims: int, seed: int = 0) -> dict[s
 def anchors(method: Any, split: Split, seed: int = 0) -> Found:
     """FedAnchor: a curious party is sent the server's anchors. Is this row one of the server's? By the largest cosine
     between the row's latent vector and an anchor; `right` is the area under the ROC curve."""
-    t = Training(method, split, len(split.parts), model="mlp", rounds=1, seed=seed)
+    t = Training(method, split, 1, model="mlp", rounds=1, seed=seed)  # all clients are sent the same
     request = next(iter(t.seen[0].requests.values()))
     model = t.models.new(request["weights"], Meter()).eval()
     own, test = split.server_rows("cpu"), split.test_rows("cpu")

@@ -31,8 +31,10 @@ NAMES = "abc"
 
 
 def parties(digits: Dataset, seed: int = 3) -> dict[str, Party]:
-    """Three parties with 60 digits each, the first 20 of them labelled."""
-    order = np.random.default_rng(seed).permutation(len(digits.x))[: 3 * ROWS].reshape(3, ROWS)
+    """Three parties with 60 digits each, the first 20 of them labelled; all ten digits are among the labels."""
+    draw, order = np.random.default_rng(seed), np.zeros((3, ROWS), np.int64)
+    while len(np.unique(digits.y[order[:, :LABELS]])) < CLASSES:
+        order = draw.permutation(len(digits.x))[: 3 * ROWS].reshape(3, ROWS)
     made = {}
     for name, rows in zip(NAMES, order):
         y = digits.y[rows].numpy()

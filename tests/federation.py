@@ -25,9 +25,10 @@ class Federation:
     """Clients with a few rows each and a server, on digits."""
 
     def __init__(
-        self, digits, method, labelled=(6, 4), unlabelled=(8, 9), model="linear", at_server=0, rounds=4, norm=None, tap=None
-    ):
-        labels = f"server:{at_server},clients:60" if at_server else "clients:60"
+        self, digits, method, labelled=(6, 4), unlabelled=(8, 9), model="linear", at_server=0, rounds=4, norm=None, tap=None,
+        labels=60,
+    ):  # fmt: skip
+        labels = f"server:{at_server},clients:{labels}" if at_server else f"clients:{labels}"
         split = digits.split(clients=len(labelled), labels=labels, seed=1)
         parts = [
             replace(p, labelled=p.labelled[:n], labels=p.labels[:n], unlabelled=p.unlabelled[:m])

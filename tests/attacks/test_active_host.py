@@ -131,7 +131,8 @@ def begin(net: Net, host: Host) -> dict[str, dict]:
     met = {name: host.ask(name, "meet", dict(told, preludes=preludes)) for name in net.names}
     everybody = session.numbered(net.names)
     each = session.relayed(met, {name: name for name in net.names})
-    return {name: host.ask(name, "pool", dict(each[name], parties=everybody)) for name in net.names}
+    rows = {name: reply["rows"] for name, reply in said.items()}
+    return {name: host.ask(name, "pool", dict(each[name], parties=everybody, counts=rows)) for name in net.names}
 
 
 def test_attempts_among_other_parties_each_time_are_refused(net):

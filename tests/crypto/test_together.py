@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grapevine.core import Client
+from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory, RamStore
@@ -125,6 +126,16 @@ def test_after_a_loss_the_same_part_is_masked_anew():
     told = together.added(again, 0, 1)
     for name in left:
         np.testing.assert_allclose(together.opened(clients[name], 0, 1, left, **told), 4.0)
+
+
+def test_a_sum_of_fewer_than_ten_rows_is_refused_at_every_attempt():
+    clients = parties()
+    rows = dict(a=3, b=3, c=3)
+    with pytest.raises(Mistake, match="all parties have 9 rows together, and sums are opened only over 10 or more"):
+        together.share(clients["a"], 0, 0, WHO, np.ones(2), rows=rows)
+    assert together.share(clients["b"], 0, 0, WHO, np.ones(2), rows=dict(rows, c=4))["share"].shape == (2,)
+    with pytest.raises(Mistake, match="all parties have 7 rows together"):  # without a, who was lost
+        together.Together().again(clients["b"], 0, 1, session.numbered("bc"))
 
 
 def test_noise_stays_with_a_part_and_is_written_down_once():

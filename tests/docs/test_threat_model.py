@@ -32,7 +32,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def label() -> str:
-    order = ["keys", "meet", "pool", "sums.again", "share", "xclp.hamming.evaluate", "xclp.hamming.open",
+    order = ["keys", "meet", "pool", "moments", "sums.again", "share", "xclp.hamming.evaluate", "xclp.hamming.open",
              "xclp.spread.contribute", "xclp.spread.again", "receive",
              "gaussian.keys", "gaussian.meet", "gaussian.pool", "gaussian.sums.again"]  # fmt: skip
     baseline = [(f"gaussian.{step}", field, told) for step, field, told in words(Gaussian()) if step != "evaluate"]

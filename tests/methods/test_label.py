@@ -118,6 +118,27 @@ def test_missing_features_become_the_pooled_mean(scale):
     assert np.isfinite(V).all()
 
 
+@pytest.mark.parametrize("known", [9, 10])
+def test_a_feature_that_fewer_than_ten_rows_have_is_not_summed(known):
+    """Its mean would say too much about each of them."""
+    parties = blobs((12, 10, 9))
+    X = {name: np.array(rows[0]) for name, rows in parties.items()}
+    for rows, there in zip(X.values(), (known - 4, 2, 2)):
+        rows[there:, 1] = np.nan
+    run = start(job("psm", impute=True), {name: (X[name], parties[name][1]) for name in parties})
+    moments = run.client("p0").memory["moments"].reshape(3, 6)
+    assert bool(moments[1:, 1].any()) == (known == 10) and moments[1:, 0].all()
+    assert bool(run.method.prepared(run.client("p0"))[:, 1].any()) == (known == 10)
+
+
+def test_moments_of_fewer_than_ten_rows_are_refused():
+    parties = blobs((3, 3, 3), labelled=2)
+    with pytest.raises(StepError, match="all parties have 9 rows together, and sums are opened only over 10 or more"):
+        start(job("psm"), parties)
+    assert start(job("psm", scale="none"), parties).about["in_graph"]
+    assert start(job("psm"), blobs((4, 3, 3), labelled=2)).about["in_graph"]
+
+
 def test_a_missing_feature_is_refused_by_its_place():
     parties = blobs((12, 10))
     X = np.array(parties["p1"][0])

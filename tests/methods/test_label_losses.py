@@ -162,7 +162,7 @@ def test_one_party_left_is_said(step):
 
 def test_one_party_left_during_distances_is_said(toy_lattice):
     with pytest.raises(Mistake, match=r"only .*two parties"):
-        start(job("mlwe", bits=16), blobs((3, 3), labelled=2), mode="fast", faults=[lost("xclp.hamming.open", client=c)
+        start(job("mlwe", bits=16), blobs((5, 5), labelled=2), mode="fast", faults=[lost("xclp.hamming.open", client=c)
               for c in ("p0", "p1")])  # fmt: skip
 
 

@@ -18,6 +18,7 @@ FIELDS = {
     "keys": {"offer", "prelude", "rows", "features", "labels", "classes"},
     "meet": {"letters", "prelude"},
     "pool": {"share", "tag"},
+    "moments": {"share", "tag"},
     "share": {"first", "own", "labelled", "blank", "spread"},
     SPREAD: {"rows"},
     "receive": {"hits"},
@@ -332,7 +333,9 @@ def test_scores_of_another_number_of_rows_are_refused():
 
 def test_moments_are_summed_only_where_they_are_needed():
     parties = blobs((9, 10, 8))
-    for settings, values in ((dict(scale="none"), 0), (dict(scale="none", impute=True), 18), (dict(), 18),
+    for settings, values in ((dict(scale="none"), 0), (dict(scale="none", impute=True), 6), (dict(), 18),
                              (dict(scale="none", preset="code"), 3), (dict(preset="code"), 21)):  # fmt: skip
         run = start(job("psm", **settings), parties, stop="share")
-        assert (run.up("pool", "p0")[0]["share"].shape == (values, 4)) if values else not run.up("pool", "p0")[0]
+        shape = (values,) if "impute" in settings else (values, 4)  # counts first, which are not of any size
+        assert (run.up("pool", "p0")[0]["share"].shape == shape) if values else not run.up("pool", "p0")[0]
+        assert not settings.get("impute") or run.up("moments", "p0")[0]["share"].shape == (18, 4)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from federation import Federation
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
@@ -70,10 +71,33 @@ def test_too_many_features_are_refused_with_a_way_out(digits, monkeypatch):
 @pytest.mark.parametrize("name", ["fedncm", "fed3r", "fedcgs", "gh-ofl"])
 def test_masked_sums_give_the_same_head(digits, name):
     """One client has no labels: its part is zeros, and it counts as having sent the mean like the others."""
-    who = dict(labelled=(6, 4, 9, 0, 12), unlabelled=(8, 9, 5, 5, 5))
+    who = dict(labelled=(60, 40, 55, 0, 50), unlabelled=(8, 9, 5, 5, 5), labels=300)
     plain, masked = Federation(digits, methods.find(name)(), **who), Federation(digits, secured(methods.find(name)()), **who)
     total = sum(plain.round()["sums"].values())
     np.testing.assert_allclose(sum(masked.round()["method"]["sums"].values()), total, rtol=0, atol=5 * 2.0**-33 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedncm", "fed3r", "fedcgs", "gh-ofl"])
+def test_a_class_with_fewer_than_ten_labels_is_in_no_masked_sum(digits, name):
+    """The server once got the one labelled row of a class from the sum over all clients."""
+    who = dict(labelled=(30, 20, 25), unlabelled=(8, 9, 5), labels=180)
+    method = methods.find(name)()
+    masked = Federation(digits, secured(method), **who)
+    rows = [masked.data[i].labelled for i in range(3)]
+    y = torch.cat([r.y for r in rows]).numpy()
+    counts = np.bincount(y, minlength=10)
+    assert 0 < (counts < 10).sum() < 10 and counts.min() > 0  # some of both
+    X = torch.cat([r.inputs().flatten(1) for r in rows]).double().numpy()
+    kept = counts[y] >= 10
+    total = sum(masked.round()["method"]["sums"].values())
+    np.testing.assert_allclose(total, method.moments(X[kept], y[kept], 10), rtol=0, atol=1e-6)
+
+
+def test_clients_without_ten_labels_of_a_class_open_nothing(digits, caplog):
+    masked = Federation(digits, secured(methods.FedNCM()), labelled=(6, 4, 9), unlabelled=(8, 9, 5))
+    state = masked.round()["method"]
+    assert state["sums"] == {} and set(state["heard"]) == {0, 1, 2}
+    assert "no class has 10 labels among the clients of round 0: their masked sums are not opened." in caplog.text
 
 
 def test_fedcof_cannot_do_with_totals():

@@ -16,6 +16,10 @@ chance of 2^-64; else the parties stop. Together with a party it can change the 
 A sum of other parties than those agreed has other masks and pads, and does not open. Who sent a bad tag cannot be told: the job
 stops.
 
+The smallest sum. One of values of rows is over `CELL` rows or more: a party takes part in no smaller one (`share`, told how many
+rows each party has), or a program sums counts first and leaves out what too few rows have. How many parties a sum needs is for
+`session.begin`. Sums of counts may be small.
+
 Programs. A method may run a program at every party in which `yield` is such a sum (`advance`): all parties then decide alike from
 the same sums. A program in flight lives in the process; what repeats it, the sums heard so far, is in the client's memory.
 """
@@ -30,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from grapevine.core import Client, Id, Server, SubProtocol, step
+from grapevine.core import Client, Id, Mistake, Server, SubProtocol, step
 from grapevine.core.reply import Form
 from grapevine.crypto import accountant, fixed, noise, session, sums
 from grapevine.crypto.agreement import AgreementError, Occasion
@@ -39,6 +43,7 @@ from grapevine.crypto.stream import Stream
 Q = (1 << 521) - 1
 TAG = 66  # bytes
 BLOCK = 2**16  # numbers of an inner product at a time: they stay in the cache
+CELL = 10  # rows: a sum of fewer is not opened
 SHARE = "nothing: masked, and the sum of all parties' is padded, so that only the parties can open it"
 REVEALS = dict(share=SHARE, tag="nothing: padded; with it the parties see that the sum was not changed")
 
@@ -55,14 +60,17 @@ FORM: dict[str, Form] = {"share?": _share_form, "tag?": bytes}
 
 
 def share(client: Client, number: int, attempt: int, parties: Iterable[str], values: np.ndarray, wide: bool = False,
-          added: accountant.Noise | None = None, mechanism: Mapping[str, Any] | None = None) -> dict:  # fmt: skip
+          added: accountant.Noise | None = None, mechanism: Mapping[str, Any] | None = None,
+          rows: Mapping[str, int] | None = None) -> dict:  # fmt: skip
     """This party's part of sum `number`; with `wide`, of values of any size. It is kept until the sum is opened, with the noise
-    `added` once, so a second attempt has the same. `mechanism` is for the ledger where there is no noise; None: exact."""
+    `added` once, so a second attempt has the same. `mechanism` is for the ledger where there is no noise; None: exact. `rows` is
+    how many rows each party has, for a sum of their values."""
     values, least = np.asarray(values, np.float64), 0
     if added is not None:
         values = fixed.decode(noise.add_noise(fixed.encode(values), added.sigma))
         mechanism, least = accountant.to_table(added.event), added.least
-    client.memory["pending"] = dict(values=values, wide=wide, number=number, mechanism=dict(mechanism or {}), least=least)
+    client.memory["pending"] = dict(values=values, wide=wide, number=number, mechanism=dict(mechanism or {}), least=least,
+                                    rows=dict(rows or {}))  # fmt: skip
     return _masked(client, attempt, parties)
 
 
@@ -71,6 +79,8 @@ def _masked(client: Client, attempt: int, parties: Iterable[str]) -> dict:
     if len(list(parties)) < own["least"]:
         raise AgreementError(f"sum {own['number']} has {len(list(parties))} parties, whose noise is too little: it needs "
                              f"{own['least']}, so start a new job with those that are left")  # fmt: skip
+    if own["rows"]:
+        require_cell(sum(own["rows"].get(name, 0) for name in parties))
     mechanism = session.COVERED if attempt and own["least"] else own["mechanism"] or None
     occasion = session.begin(client, "sum", own["number"], attempt, parties, mechanism)
     if own["wide"]:
@@ -83,6 +93,11 @@ def _masked(client: Client, attempt: int, parties: Iterable[str]) -> dict:
     if client.name == occasion.parties[0]:
         masked = (fixed.add_wide if own["wide"] else np.add)(masked, _pad(client, occasion, ring.shape))
     return dict(share=masked, tag=_bytes(_inner(client, occasion, ring) + _tag_pads(client, occasion)[client.name]))
+
+
+def require_cell(rows: int) -> None:
+    if rows < CELL:
+        raise Mistake(f"all parties have {rows} rows together, and sums are opened only over {CELL} or more: bring more rows.")
 
 
 def opened(client: Client, number: int, attempt: int, parties: Iterable[str], total: np.ndarray, tag: bytes) -> np.ndarray:

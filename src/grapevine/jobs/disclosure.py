@@ -205,12 +205,15 @@ def _sums(group: Sequence[Party], party: Party, method: Label | Chorus, classes:
 
 def _sums_of_xclp(group: Sequence[Party], party: Party, method: Label, classes: int) -> list[Entry]:
     """What goes into sums, and what goes before."""
-    values = 3 * party.x.shape[1] * method.needs_moments + classes * (method.xclp.preset == "code")
+    d = party.x.shape[1]
+    values = 3 * d * method.needs_moments + classes * (method.xclp.preset == "code")
     pooled = TAGGED + (8 if method.dp else 32) * values if values else 0
+    first, then = (TAGGED + 8 * d, pooled) if method.counts_first else (pooled, 0)
     return [
         ("keys", "offer and counts", 250 + 30 * len(party.classes), "a public key, row counts and class names"),
         ("meet", "letters", LETTER * (len(group) - 1), session.LETTERS),
-        ("pool", "share", pooled, str(method.reveals("pool", "share"))),
+        ("pool", "share", first, str(method.reveals("pool", "share"))),
+        ("moments", "share", then, str(method.reveals("moments", "share"))),
         ("receive", "hits", (3 + 2 * BINS * (not method.dp)) * 8 * len(method.xclp.grid) if method.expected else 0,
          str(method.reveals("receive", "hits"))),
     ]  # fmt: skip

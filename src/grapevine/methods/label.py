@@ -4,6 +4,7 @@
     1  keys                      line 1                               a signed public key; number of rows; names of its classes
     2  meet                      line 1                               sealed seed
     3  pool                                                           its part of the moments, which the parties open themselves
+    +1 moments                                                        the same, only with `impute`: `pool` then counts values
     +1 sums.again                                                     the same under fresh masks, only after a party was lost
     4  share                     lines 2–5                            its part of SecureHamming; its own block of H; which rows
                                                                       are labelled; its labels, encrypted
@@ -29,6 +30,7 @@ from grapevine.core.reply import Array, Form
 from grapevine.crypto import accountant, fixed, noise, session, together
 from grapevine.crypto.agreement import AgreementError
 from grapevine.crypto.secure import Group
+from grapevine.crypto.spread import require_count
 from grapevine.crypto.together import Together
 from grapevine.graph import layout
 from grapevine.methods import one_shot
@@ -45,6 +47,11 @@ def _moments(method: Label) -> str:
     sums = ["pooled counts, means and variances of the features"] if method.needs_moments else []
     sums += ["number of labels of each class"] if method.xclp.preset == "code" else []
     return f"to the server nothing: padded; the parties open the {' and the '.join(sums)}" if sums else "nothing: empty"
+
+
+def _pooled(method: Label) -> str:
+    known = "to the server nothing: padded; the parties open how many rows have a value of each feature"
+    return known if method.counts_first else _moments(method)
 
 
 def _prelude(method: Label) -> str:
@@ -86,13 +93,30 @@ class Label(InGroups):
         client.memory["classes"] = classes
         return dict(letters=letters, prelude=self.xclp.hamming.answer_prelude(client, preludes))
 
-    @step(reveals=dict(together.REVEALS, share=_moments), like=together.FORM)
-    def pool(self, client: Client, letters: dict, parties: dict) -> dict:
-        """Exchange 3: counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
+    @step(reveals=dict(together.REVEALS, share=_pooled), like=together.FORM)
+    def pool(self, client: Client, letters: dict, parties: dict, counts: dict) -> dict:
+        """Exchange 3: the moments. If values may be missing, first how many rows have one of each feature."""
         session.learn_seed(client, {name: letter for name, letter in letters.items() if name != client.name})
+        require_count(client, counts, len(features(client)))
+        if self.counts_first:
+            return together.share(client, 0, 0, parties, np.isfinite(features(client)).sum(0))
+        return self._share_of_moments(client, 0, parties, counts)
+
+    @step(reveals=dict(together.REVEALS, share=_moments), like=together.FORM)
+    def moments(self, client: Client, total: np.ndarray, tag: bytes, number: int, attempt: int, parties: dict,
+                counts: dict) -> dict:  # fmt: skip
+        """The moments of features of which enough rows have a value. The others are left out of everything."""
+        require_count(client, counts, len(features(client)))
+        client.memory["enough"] = np.rint(together.opened(client, number, attempt, parties, total, tag)) >= together.CELL
+        if not client.memory["enough"].any():
+            raise Mistake(f"no feature has a value in {together.CELL} rows over all parties: bring more rows.")
+        return self._share_of_moments(client, number + 1, parties, counts)
+
+    def _share_of_moments(self, client: Client, number: int, parties: dict, counts: dict) -> dict:
+        """Counts, sums and sums of squares of the features, and of the labels per class; each where it is needed."""
         values = np.empty(0)
         if self.needs_moments:
-            V = features(client)
+            V = self._usable(client)
             there = np.isfinite(V)
             V = np.where(there, V, 0.0)
             values = np.concatenate([there.sum(0), V.sum(0), (V * V).sum(0)])
@@ -101,7 +125,13 @@ class Label(InGroups):
             values = np.concatenate([values, np.bincount(y[y >= 0], minlength=len(client.memory["classes"]))])
         if not len(values):
             return {}
-        return together.share(client, 0, 0, parties, values, wide=not self.dp, added=self._noise(client).get("counts"))
+        return together.share(client, number, 0, parties, values, wide=not self.dp, added=self._noise(client).get("counts"),
+                              rows=counts if self.needs_moments else None)  # fmt: skip
+
+    def _usable(self, client: Client) -> np.ndarray:
+        """Rows without the features of which too few rows have a value."""
+        V = features(client)
+        return np.where(client.memory["enough"], V, 0.0) if self.counts_first else V
 
     def _noise(self, client: Client) -> dict[str, accountant.Noise]:
         return self.noise(len(client.memory["agreement"]["keys"])) if self.dp else {}
@@ -215,9 +245,14 @@ class Label(InGroups):
         """What is not needed is not summed: nobody then learns the pooled moments."""
         return (self.scale == "standard" or self.impute) and not self.dp
 
+    @property
+    def counts_first(self) -> bool:
+        """Where values may be missing, a feature may have too few of them for a sum."""
+        return self.impute and self.needs_moments
+
     def prepared(self, client: Client) -> np.ndarray:
         """The rows as XCLP sees them: imputed and standardised by the pooled moments."""
-        V = features(client)
+        V = self._usable(client)
         if not self.needs_moments:
             return V
         mean, std = scaling(client.memory["moments"], V.shape[1])
@@ -249,18 +284,30 @@ class Label(InGroups):
         met = named(server.ask(self.meet, to=[ids[name] for name in said], preludes=preludes, **told,
                                form=lambda id: dict(prelude=dict, letters=session.letters_form(said, id))))  # fmt: skip
         d, C = next(iter(said.values()))["features"], len(told["classes"])
-        summed = 3 * d * self.needs_moments + C * (self.xclp.preset == "code")
-        form: dict[str, Form] = dict(share=Array("uint64", (summed,) if self.dp else (summed, 4)), tag=bytes) if summed else {}
-        asked = server.ask(self.pool, each=session.relayed(met, ids), parties=session.numbered(met), form=lambda id: form)
-        shares = named(asked)
-        pooled = self.sums.once(server, ids, shares, met, 0) if summed else dict(parties=shares)
-        counts = {name: said[name]["rows"] for name in sorted(pooled["parties"])}
+        counts = {name: said[name]["rows"] for name in sorted(met)}
+        pooled = self._pool(server, ids, session.relayed(met, ids), counts, d, C)
+        summed = "total" in pooled
+        counts = {name: counts[name] for name in sorted(pooled["parties"])}
         group = Group(ids, counts, self.xclp.bits, 0, tuple(sorted(party_name(id) for id in server.clients)))
         preludes = {name: met[name]["prelude"] for name in counts}
         found = self.xclp.run(server, group, self.share, {ids[name]: {} for name in counts}, self.width(C),
                               pooled=pooled if summed else {}, preludes=preludes)  # fmt: skip
         about = self._conclude(server, ids, found, list(told["classes"].values()))
         return dict(about, layout=layout.smooth(found.graphs[about["neighbours"]]), rows={n: counts[n] for n in found.names})
+
+    def _pool(self, server: Server, ids: Mapping[str, Id], each: dict[Id, dict], counts: dict[str, int], d: int,
+              C: int) -> dict:  # fmt: skip
+        """Exchange 3: the sum of the moments, as the parties are told it; who is left, if there is none."""
+        summed = 3 * d * self.needs_moments + C * (self.xclp.preset == "code")
+        form: dict[str, Form] = dict(share=Array("uint64", (summed,) if self.dp else (summed, 4)), tag=bytes) if summed else {}
+        first = dict(form, share=Array("uint64", (d,))) if self.counts_first else form
+        parties, number = list(counts), 0
+        asked = server.ask(self.pool, each=each, parties=session.numbered(parties), counts=counts, form=lambda id: first)
+        if self.counts_first:
+            told = self.sums.once(server, ids, named(asked), parties, 0)
+            parties, number = list(told["parties"]), 1
+            asked = server.ask(self.moments, to=[ids[n] for n in parties], counts=counts, form=lambda id: form, **told)
+        return self.sums.once(server, ids, named(asked), parties, number) if summed else dict(parties=named(asked))
 
     def _conclude(self, server: Server, ids: Mapping[str, Id], found: Propagated, classes: list[str]) -> dict:
         """Exchange 4; the estimate from the summed hits, and with several candidates the choice between them."""

@@ -11,9 +11,12 @@
     gh-ofl   Gaussian heads for one-shot federated learning, ICLR 2026: naive Bayes, linear or quadratic discriminant
 
 Every client is asked once, `--per-round` of them a round, until all have answered; the head is made again after every round. A
-server with labels adds its own. Under `--secure-average` every client of a round counts as having sent the mean of their sums,
-which add up to the same total. Features are those of the network before its last layer, as it was initialised: a linear network
+server with labels adds its own. Features are those of the network before its last layer, as it was initialised: a linear network
 has the rows themselves. The formulas are in `learn.moments`.
+
+Under `--secure-average` every client of a round counts as having sent the mean of their sums, which add up to the same total. The
+mean of a few rows is nearly a row. So the labels of each class are counted first, and a class of which the clients of a round
+have fewer than ten is left out of their sums.
 
 Departures: Fed3R without random features, and without the training that may follow it. GH-OFL's closed forms alone: its FisherMix
 and Proto-Hyper heads are trained on drawn rows. Inverses are pseudo-inverses, so that fewer labels than features are no error.
@@ -28,10 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grapevine.core import Client, Method, Network, Predict, Server, param, step
+from grapevine.core import Client, Id, Method, Network, Predict, Server, param, step
 from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.core.rows import Rows
+from grapevine.crypto.together import CELL
 from grapevine.learn import bases, moments
 from grapevine.learn.moments import Head
 from grapevine.learn.training import outputs
@@ -70,11 +74,20 @@ class MomentHead(Method):
 
     @step(reveals=dict(sums=lambda method: SECOND if method.square else MEANS, n=bases.USED), like=dict(n=COUNT),
           averaged=dict(sums="all"))  # fmt: skip
-    def summarise(self, client: Client, weights: dict) -> dict:
+    def summarise(self, client: Client, weights: dict, classes: np.ndarray) -> dict:
+        """The moments of labelled rows of these classes."""
         rows = client.data.labelled
+        rows = rows.take(torch.nonzero(torch.from_numpy(classes)[rows.y]).flatten())
         if not len(rows):
             return dict(n=0)
         return dict(sums=self._of(client.model(weights), rows, len(client.data.classes)), n=len(rows))
+
+    @step(reveals=dict(counts="how many labelled rows of each class this party has", n=bases.USED), like=dict(n=COUNT),
+          averaged=dict(counts="all"))  # fmt: skip
+    def count(self, client: Client) -> dict:
+        y = client.data.labelled.y
+        counts = np.bincount(y.numpy(), minlength=len(client.data.classes)).astype(np.float64)
+        return dict(counts=counts, n=len(y)) if len(y) else dict(n=0)
 
     def _of(self, model: Network, rows: Rows, C: int) -> np.ndarray:
         V = outputs(model.eval().features, rows, model.features_dim or 0)
@@ -92,10 +105,23 @@ class MomentHead(Method):
         d, C = server.model().features_dim or 0, len(server.classes)
         form = dict(sums=Array("float64", (len(self.moments(np.zeros((0, d)), np.zeros(0, np.int64), C)),)))
         chosen = server.sample(t, among=[id for id in server.clients if id not in heard])
-        replies = server.ask(self.summarise, to=chosen, form=lambda id: form, weights=state["weights"])
+        classes = self._classes(server, chosen)
+        if not classes.any():
+            server.transport.say(f"no class has {CELL} labels among the clients of round {t}: their masked sums are not opened.")
+            return dict(state, heard=heard | dict.fromkeys(chosen, True), round=t + 1)
+        replies = server.ask(self.summarise, to=chosen, form=lambda id: form, weights=state["weights"], classes=classes)
         sums = state["sums"] | {id: reply["sums"] for id, reply in replies.items() if reply["n"]}
         return dict(weights=state["weights"], sums=sums, heard=heard | bases.answered(server, chosen, replies),
                     head=self._head(server, sums), round=t + 1)  # fmt: skip
+
+    def _classes(self, server: Server, chosen: list[Id]) -> np.ndarray:
+        """The classes whose rows are summed: all; under masks those of which these clients have enough labels."""
+        C = len(server.classes)
+        if not server.masked:
+            return np.ones(C, bool)
+        replies = server.ask(self.count, to=chosen, form=lambda id: dict(counts=Array("float64", (C,))))
+        counts = sum((reply["counts"].numpy() for reply in replies.values()), np.zeros(C))
+        return np.rint(counts) >= CELL
 
     def _head(self, server: Server, sums: dict) -> Head:
         d, C = server.model().features_dim or 0, len(server.classes)

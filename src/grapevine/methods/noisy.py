@@ -26,13 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_softmax, softmax
 
-from grapevine.core import Mistake
 from grapevine.crypto import accountant
 from grapevine.crypto.accountant import Noise, Sum
+from grapevine.crypto.together import require_cell
 from grapevine.data.columns import encode
 from grapevine.learn.voices import FOLDS, LEAST, Head, lda_heads, symmetric, triangle
 from grapevine.methods.song import DRAWN, Singer, Song, own_voice
-from grapevine.methods.tune import CELL, Program, Scale, Table, Tuned
+from grapevine.methods.tune import Program, Scale, Table, Tuned
 
 SUMS = dict(
     mean=Sum(10.0), covariance=Sum(3.0), counts=Sum(4.0), sums=Sum(1.2), hits=Sum(4.0, math.sqrt(2))
@@ -67,8 +67,7 @@ def tune(table: Table, y: np.ndarray) -> Program:
     """Rows as directions about their mean. All values of text columns are features; a missing number is 0."""
     X = encode(table.x, table.columns, table.values, table.gaps) if table.columns else table.x
     rows, labels = yield Noisy(np.array([len(X), len(y)], float), "rows")
-    if rows < CELL:
-        raise Mistake(f"all parties have {rows:g} rows together, and sums are opened only over {CELL} or more: bring more rows.")
+    require_cell(round(rows))
     raw = Scale(np.zeros(X.shape[1]), np.ones(X.shape[1]), 0.0)
     mean = (yield Noisy(raw(X).sum(0), "mean")) / rows
     return Tuned(Scale(mean, raw.std, 0.0), "direction", rows, np.full((FOLDS - 1, 1), labels / (FOLDS - 1)), dict(table.values))

@@ -17,10 +17,10 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 from grapevine.crypto import noise
+from grapevine.crypto.together import CELL
 from grapevine.data.columns import Column, counts, encode, pool_rare
 from grapevine.learn.voices import FOLDS, LEAST, Told, tempered
 
-CELL = 10  # rows: a sum of fewer is not opened
 GRID = 16  # bits after the point of rows whose sums get noise: products have twice as many, and float64 adds them exactly
 CLIP = dict(standard=6.0, one=30.0)
 LEAD = 0.2  # in deviations of one nat a label: what the scale `standard` must be better by
