@@ -342,7 +342,8 @@ def about_chorus(result: dict[str, Any]) -> str:
             done = [one for one in runs if "accuracy" in one]
             worse = f"{sum(len(one['worse']) for one in done)} of {sum(one['parties'] for one in done)}"
             how = (mean_of(runs, "calibration", "{:.3f}", 1), mean_of(runs, "hidden", "{:.0f}", 1))
-            best = {voice: fmean(one["voices"][voice] for one in done) for voice in done[0]["voices"] if voice != "home"}
+            everywhere = [voice for voice in done[0]["voices"] if voice != "home" and all(voice in one["voices"] for one in done)]
+            best = {voice: fmean(one["voices"][voice] for one in done) for voice in everywhere}
             name_of_best = max(best, key=lambda voice: best[voice])
             rows.append((name, len(done), f"{name_of_best} {100 * best[name_of_best]:.1f}", *how, worse,
                          mean_of(runs, "seconds", "{:.0f}", 1)))  # fmt: skip

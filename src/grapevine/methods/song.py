@@ -58,7 +58,7 @@ NEWTON = 6  # steps at the most
 REFITS = 2
 BINS = 20
 DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels are no reason to make a voice surer than it says
-MEDIANS = dict(lda=1.0, graph=0.2, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
+MEDIANS = dict(lda=1.0, graph=0.15, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 FROM_CENTRES = dict(graph=0.05)  # the same where rows take the graph's scores from centres
 GRAPH_LEADS = dict(lda=0.25, graph=0.8, pooled=0.2)  # the same where classes are no clouds around a mean, but chains in the graph
 UNUSUAL = 5.0  # by how much more the hidden labels must speak for GRAPH_LEADS: log-odds
