@@ -74,7 +74,7 @@ def singers(rows, labels, C, seed=0, told=None):
     Z = Z / np.maximum(np.concatenate([counts.sum(0)[None], counts.sum(0) - counts]), 1.0)[:, None]
     ends = np.cumsum([0, *map(len, V)])
     return [song.Singer(v, y, f, Z[:, :, a:b], np.ones(len(v)), None, tuned[0],
-                        lambda what, i=i: np.random.default_rng((seed, i)), told or Told())
+                        lambda what, i=i: np.random.default_rng((seed, i, *what.encode())), told or Told())
             for i, (v, y, f, a, b) in enumerate(zip(V, labels, fold, ends, ends[1:]))]  # fmt: skip
 
 
