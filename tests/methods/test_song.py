@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -239,6 +241,15 @@ def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same(one_after
     nearest = min(np.abs(apart[c] - sign * row).max() for c in (0, 1) for sign in (1, -1)
                   for X in singers(rows, labels, 3) for row in X.X)  # fmt: skip
     assert nearest > 0.1
+
+
+def test_no_draw_of_rows_is_used_twice():
+    """The difference of two class sums over the same draw would be the rows whose label has changed."""
+    rows, labels, _ = parties()
+    asked: list[str] = []
+    who = [replace(s, draw=lambda what, draw=s.draw: asked.append(what) or draw(what)) for s in singers(rows, labels, 3)]
+    together([song.sing(own) for own in who])
+    assert len(asked) == len(who) * len(set(asked)) and len(set(asked)) == 1 + song.REFITS
 
 
 def test_a_head_on_few_labels_is_not_made(one_after_another):
