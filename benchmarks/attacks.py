@@ -1,6 +1,6 @@
 """What attackers get out of each job with what they lawfully hold: the figures of the threat model.
 
-    python benchmarks/attacks.py [--quick] [--pages]
+    python benchmarks/attacks.py [--quick] [--pages] [--part chorus]
 
 Label job and FedAvg+XCLP: three parties with 60 digits each, 20 of them labelled, and four clients with 20 labels each. Training:
 eight clients with 12 labels each of the digits, classes skewed (Dirichlet 0.3), and 40 more that the attacker knows; 3 rounds.
@@ -16,7 +16,7 @@ import argparse
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -233,23 +233,32 @@ def right(one: Found) -> str:
     return f"{100 * one['right']:.0f} ± {max(100 * one['half'], 1):.0f} %" if one["half"] else percent(one["right"])
 
 
+PARTS: dict[str, Callable[[bool], Any]] = {  # by whether it is quick
+    "spread": lambda quick: label_job(1 if quick else LABEL_SPLITS),
+    "chorus": lambda quick: chorus_job(1 if quick else SPLITS),
+    "sent": lambda quick: what_is_sent(1 if quick else SPLITS),
+    "sampled": lambda quick: sampled(1 if quick else SPLITS),
+    "methods": lambda quick: by_method(("fedavg",) if quick else WITH_LABELS, 1 if quick else SPLITS),
+    "server": lambda quick: by_server(OF_SERVER[:1] if quick else OF_SERVER, 1 if quick else SPLITS),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one split, fewer methods; nothing is written")
+    parser.add_argument("--part", choices=PARTS, help="only this; the others' figures are kept")
     parser.add_argument("--pages", action="store_true", help="only the tables of the page, from the JSON that is there")
     args = parser.parse_args()
     logging.getLogger("grapevine").setLevel(logging.ERROR)  # that clients have one label of a class is meant
     if args.pages:
         document(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")))
         return
-    seeds, names = (1, ("fedavg",)) if args.quick else (SPLITS, WITH_LABELS)
-    result: dict[str, Any] = dict(machine=about(), spread=label_job(1 if args.quick else LABEL_SPLITS))
-    result["chorus"] = chorus_job(seeds)
-    print(result["spread"], result["chorus"], flush=True)
-    result |= dict(sent=what_is_sent(seeds), sampled=sampled(seeds))
-    print(result["sent"], result["sampled"], sep="\n", flush=True)
-    result["methods"] = by_method(names, seeds)
-    result["server"] = by_server(OF_SERVER[:1] if args.quick else OF_SERVER, seeds)
+    file = Path(__file__).with_suffix(".json")
+    before = json.loads(file.read_text(encoding="utf-8")) if args.part else {}
+    result: dict[str, Any] = {**before, "machine": about()}
+    for part in [args.part] if args.part else PARTS:
+        result[part] = PARTS[part](args.quick)
+        print(part, result[part], flush=True)
     if not args.quick:
         write(__file__, result)
         document(result)
