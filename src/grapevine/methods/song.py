@@ -14,7 +14,6 @@ sum is over a new random three fifths of a party's rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -78,8 +77,8 @@ def sing(own: Singer) -> Program:
         _pooled_voice(own, mean_square, own.told.unbiased(Y, np.ones_like(Y))),
         _at_best(own, by_own),
     )
-    voices: dict[str, np.ndarray] = dict(graph=graph, lda=lda.voice, own=by_own)
-    heads: dict[str, list[Head]] = dict(lda=lda.heads)
+    voices: dict[str, np.ndarray] = dict(graph=graph, lda=lda[0], own=by_own)
+    heads: dict[str, list[Head]] = dict(lda=lda[1])
     if pooled:
         voices["pooled"], heads["pooled"] = pooled
     weights: dict[str, float] = {}
@@ -92,10 +91,9 @@ def sing(own: Singer) -> Program:
         if refit == REFITS:
             break
         Q, _ = yield from _balance(softmax(mixture, -1), np.ones(len(own.X)), own.tuned.rows, shares)
-        lda, voices["home"] = yield from alongside(
-            _lda_voice(own, Q, mean_square, f"refit {refit}", lda.shrink), _home_voice(own, softmax(mixture, -1))
+        (voices["lda"], heads["lda"]), voices["home"] = yield from alongside(
+            _lda_voice(own, Q, mean_square, f"refit {refit}"), _home_voice(own, softmax(mixture, -1))
         )
-        voices["lda"], heads["lda"] = lda.voice, lda.heads
         if own.told.q and "pooled" in voices:
             refined = own.told.posterior(softmax(own.hidden(mixture), -1), own.y)
             voices["pooled"], heads["pooled"] = yield from _pooled_voice(own, mean_square, refined)
@@ -213,18 +211,10 @@ def _graph_voice(own: Singer) -> Program:
     return np.log(np.maximum(own.rows(softmax(mixed, -1)), LEAST)).astype(np.float32), shares
 
 
-@dataclass
-class Lda:
-    """A voice, its heads by fold, and which of `SHRINKAGES` it has."""
-
-    voice: np.ndarray
-    heads: list[Head]
-    shrink: int
-
-
-def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: str, shrink: int | None = None) -> Program:
-    """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them. `when`
-    names the draw of the rows: if one draw were used twice, the difference of two sums would be a row whose label has changed.
+def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: str) -> Program:
+    """Linear discriminant analysis on all rows' hard labels, a party's own labels pinned where the fold has heard them: the
+    voice, and its heads by fold. `when` names the draw of the rows: if one draw were used twice, the difference of two sums
+    would be a row whose label has changed.
 
     All labels were heard by fold 0, so its class sums are those of all six draws together; that opens nothing more.
     """
@@ -239,14 +229,13 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     sums = yield np.stack([(y @ own.X) * (N[f] > 0)[:, None] for f, y in enumerate(Y)]).ravel()
     M = sums.reshape(FOLDS, C, d)
     N, M = np.concatenate([N.sum(0)[None], N[1:]]), np.concatenate([M.sum(0)[None], M[1:]])
-    shrinkages = SHRINKAGES if shrink is None else (SHRINKAGES[shrink],)
-    heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), shrinkages) for f in range(FOLDS)]
-    hidden = [np.stack([head[g](own.X[:m]) for head in heads]) for g in range(len(shrinkages))]
+    heads = [lda_heads(N[f], M[f], _covariance(mean_square, N[f], M[f]), SHRINKAGES) for f in range(FOLDS)]
+    hidden = [np.stack([head[g](own.X[:m]) for head in heads]) for g in range(len(SHRINKAGES))]
     losses = yield np.concatenate([own.losses(h) for h in hidden])
-    g, t = divmod(int((losses + np.tile(DOUBT, len(shrinkages))).argmin()), len(TEMPERATURES))
+    g, t = divmod(int((losses + np.tile(DOUBT, len(SHRINKAGES))).argmin()), len(TEMPERATURES))
     chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
     voice = np.stack([log_softmax(head(own.X), -1).astype(np.float32) for head in chosen])
-    return Lda(voice, chosen, g if shrink is None else shrink)
+    return voice, chosen
 
 
 def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.ndarray:
