@@ -1,7 +1,7 @@
 """All methods on the same four settings: labels at the clients, i.i.d. and Dirichlet 0.1, and at the server, 50 and 250; CIFAR-10
 as images from scratch and as features of EfficientNet-lite0. Accuracy, bytes, processor seconds, and "label, then train" beside.
 
-    python benchmarks/state_of_the_art.py [--quick] [--only features|images] [--seeds 3]
+    python benchmarks/state_of_the_art.py [--quick] [--only features|images] [--seeds 3] [--pages]
 
 One run after the other, each written to state_of_the_art.json beside this file as soon as it is done: what is there, with the
 same rows, rounds and network, is not repeated, on another machine either. Makes the table of docs/state-of-the-art.md after every
@@ -215,17 +215,22 @@ def standing(result: dict[str, Any]) -> str:
                 at = order.index(LABELLED)
                 other = order[1] if at == 0 else order[0]
                 beside = f"`{other}` {'follows' if at == 0 else 'leads'} with {means[other]:.1f}"
-                told.append(f"- {space}, {place}: {at + 1}. of {len(order)} with {means[LABELLED]:.1f}; {beside}\n")
+                told.append(f"- {space}, {place}: {ordinal(at + 1)} of {len(order)} with {means[LABELLED]:.1f}; {beside}\n")
     return f"Where **{LABELLED}** stands, among all that do not know the true labels:\n\n{''.join(told)}\n" if told else ""
 
 
+def ordinal(n: int) -> str:
+    return f"{n}{'th' if n % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
 def words(result: dict[str, Any]) -> str:
-    m, seeds = result["machine"], result["seeds"]
+    m = result["machine"]
+    seeds = max(len(runs) for lines in result["spaces"].values() for cells in lines.values() for runs in cells.values())
     budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
     return f"""{standing(result)}{ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round.
 Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds} seeds, or one where
-only one has run. MB up and down and
-processor seconds are those of a run with its evaluations, the mean over the columns. Where a method has the field, it has
+only one has run. MB up and down and processor seconds are those of a run with its evaluations, the mean over the
+columns. Where a method has the field, it has
 {budget}.
 Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
 setting for a third of the rounds; other fields are the defaults.
@@ -258,10 +263,13 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("features", "images"), help="one of the two tables")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--pages", action="store_true", help="only the page, from the JSON that is there")
     flags = parser.parse_args()
+    if flags.pages:
+        return document(before())
     seeds = 1 if flags.quick else flags.seeds
     result: dict[str, Any] = dict(spaces={}, settings={}) if flags.quick else before()
-    result |= dict(machine=about(), seeds=seeds)
+    result |= dict(machine=about())
     for space in spaces(flags.quick):
         if flags.only in (None, space.name):
             measure(space, result, seeds, flags.quick)
