@@ -32,7 +32,7 @@ from sklearn.metrics import roc_auc_score
 import grapevine as gv
 from grapevine.crypto import noise
 from grapevine.report.charts.files import save, sheet
-from grapevine.report.charts.kinds import Axis, curves, lines
+from grapevine.report.charts.kinds import Axis, Point, Series, lines
 
 OF_ROWS, OF_LABELS, DELTA = (1.0, 3.0, 8.0), (1.0, 2.0, 3.0, 4.0, 8.0), 1e-6
 TRAIN = dict(rounds=10, per_round=5, model="linear", set=dict(lr=0.5, epochs=2, batch=64))
@@ -123,14 +123,14 @@ def _line(part: str, what: str, epsilon: float | None, scores: list[tuple[float,
 
 
 def draw(found: list[Line]) -> None:
-    """Accuracy and the attacker's success against ε, in one picture; without noise is the dashed level of each."""
+    """Accuracy and the attacker's success against ε, in one picture. Not every series has every ε."""
     axis, share = Axis("ε", lambda v: f"{v:g}", log=True), Axis("share", lambda v: f"{100 * v:.0f} %")
     charts = []
     for key, title in (("accuracy", "Accuracy against ε"), ("attack", "The attacker's success against ε")):
         names = list(dict.fromkeys(f"{r['part']}: {r['what']}" for r in found))
-        xs = sorted({r["epsilon"] for r in found if r["epsilon"]})
-        at = {(f"{r['part']}: {r['what']}", r["epsilon"]): r[key] for r in found}
-        charts.append(lines(title, curves(xs, {name: [at.get((name, x)) for x in xs] for name in names}), axis, share))
+        at = {name: [r for r in found if r["epsilon"] and f"{r['part']}: {r['what']}" == name] for name in names}
+        series = [Series(name, [Point(r["epsilon"], r[key]) for r in at[name]], i, i == 1) for i, name in enumerate(names)]
+        charts.append(lines(title, series, axis, share))
     save(sheet(charts), PICTURE)
 
 
