@@ -243,6 +243,26 @@ def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same(one_after
     assert nearest > 0.1
 
 
+def test_sureness_is_brought_to_what_hidden_labels_show_unless_chance_explains_it():
+    """A mixture that says 0.6 and is right for 90 of 100 labels, and for 6 of 10."""
+    rows, labels, _ = parties(P=1, C=2, n=200, labelled=100)
+    (own,) = singers(rows, labels, 2)
+
+    def scale(own, right):
+        guess = np.where(np.arange(len(own.y)) < right, own.y, 1 - own.y)
+        mixture = np.broadcast_to(np.log(np.where(np.eye(2)[guess] == 1, 0.6, 0.4)), (FOLDS, len(own.y), 2))
+        (found,), _ = together([song._calibration(own, mixture)])
+        return found
+
+    # Chance is 0.6·0.4/100, so of the 0.3 that are missing 0.3·(1 − 0.0024/0.09) count: log-odds of 0.892 over those of 0.6,
+    # cut off at the largest scale. With 65 right, chance explains all but 0.05·(1 − 0.0024/0.0025).
+    assert scale(own, 90) == pytest.approx(2.0)
+    assert scale(own, 65) == pytest.approx(np.log(0.602 / 0.398) / np.log(1.5), abs=0.005)
+    assert scale(own, 62) == 1.0
+    few = replace(own, y=own.y[:10], fold=own.fold[:10])
+    assert scale(few, 6) == 1.0
+
+
 def test_no_draw_of_rows_is_used_twice():
     """The difference of two class sums over the same draw would be the rows whose label has changed."""
     rows, labels, _ = parties()

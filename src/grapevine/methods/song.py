@@ -56,6 +56,7 @@ OPENED = 2 / 3  # the largest share that may be opened of the numbers that label
 NEWTON = 6  # steps at the most
 REFITS = 2
 BINS = 20
+SCALES = 2.0 ** (np.arange(-8, 9) / 8)  # ½ … 2
 DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels are no reason to make a voice surer than it says
 MEDIANS = dict(lda=1.0, graph=0.15, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
 FROM_CENTRES = dict(graph=0.05)  # the same where rows take the graph's scores from centres
@@ -99,7 +100,8 @@ def sing(own: Singer) -> Program:
             voices["pooled"], heads["pooled"] = yield from _pooled_voice(own, mean_square, refined)
         if own.smooth:
             voices["smooth"] = yield from _smooth_voice(own, Q)
-    P, hidden = softmax(mixture[0].astype(np.float64), -1), softmax(own.hidden(mixture).astype(np.float64), -1)
+    scale = yield from _calibration(own, mixture)
+    P, hidden = softmax(scale * mixture[0].astype(np.float64), -1), softmax(scale * own.hidden(mixture).astype(np.float64), -1)
     own_hidden = None if alone is None else own.hidden(alone)
     expected = yield from _judged(own, P, hidden, own_hidden)
     return Song(P, hidden, None if alone is None else alone[0], own_hidden, weights,
@@ -147,6 +149,23 @@ def _judged(own: Singer, P: np.ndarray, hidden: np.ndarray, alone: np.ndarray | 
     found = {name: total[a:b] for name, a, b in zip(parts, ends, ends[1:])}
     n, right, alone = found.pop("n").tolist()
     return dict(found, n=round(n), right=float(np.clip(right, 0, n)), alone=float(np.clip(alone, 0, n)))
+
+
+def _calibration(own: Singer, mixture: np.ndarray) -> Program:
+    """What the mixture is multiplied by, so that hidden labels are as often right as it is sure of them. The loss alone leaves
+    it too cautious where classes are many. Few labels are no reason: by how much the two differ is drawn towards 0 as far as
+    chance may explain it."""
+    hidden = own.hidden(mixture).astype(np.float64)
+    right = own.told.unbiased((hidden.argmax(1) == own.y).astype(float), np.ones(len(own.y)))
+    sure = [softmax(scale * hidden, -1).max(1).sum() for scale in SCALES]
+    n, right, *sure = yield np.array([len(own.y), right.sum(), *sure])
+    if n < 1:
+        return 1.0
+    right, sure = right / n, np.array(sure) / n
+    now = sure[len(SCALES) // 2]
+    chance = now * (1 - now) / n / (own.told.p - own.told.q) ** 2
+    target = now + (right - now) * max(0.0, 1 - chance / max((right - now) ** 2, LEAST))
+    return float(np.interp(target, sure, SCALES))
 
 
 def verdict(found: Song, y: np.ndarray) -> dict[str, float | bool]:
