@@ -14,7 +14,7 @@ clients run in parallel threads, and whatever is random has its own `torch.Gener
 | `resnet8`, `resnet9`| ProtoFSSL's Table 6; `resnet8` has no last layer                                | none     |
 | `resnet17`, `resnet18` | He et al. 2016 for small images (3×3 stem); `resnet17` has no last layer     | bn       |
 | `resnet18-imagenet` | He et al. 2016 with its 7×7/2 stem, features of length 1 (XCLP on Mini-ImageNet) | bn      |
-| `wrn28x2`           | Zagoruyko & Komodakis 2016, as in MixMatch, SemiFL and FedAnchor                | bn       |
+| `wrn28x2`           | Zagoruyko & Komodakis 2016 with MixMatch's leaky ReLUs (SemiFL has plain ones)  | bn       |
 
 `cnn13:0.25` is that network with a quarter of its channels, for machines without a GPU; likewise all below `cnn`. `mlp:8` has
 1024 and 512 units.
