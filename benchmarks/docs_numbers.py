@@ -27,7 +27,7 @@ from sklearn import datasets
 
 import grapevine as gv
 from grapevine.cli.demo import digits_parties
-from grapevine.data.labels import flip
+from grapevine.data.labels import Flip, flip
 from grapevine.jobs.clean_result import AFTER, BEFORE
 
 TABLES = {"wine": datasets.load_wine, "breast cancer": datasets.load_breast_cancer, "iris": datasets.load_iris}
@@ -108,7 +108,7 @@ def mended(x: np.ndarray, y: np.ndarray, server: int, share: float, seed: int) -
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(x))
     parts, own = np.array_split(order[server : server + ROWS], 2), order[:server]
-    parties = [(x[rows], flip(y[rows], np.zeros(len(rows), np.int64), int(y.max()) + 1, share, draw)) for rows in parts]
+    parties = [(x[rows], flip(y[rows], np.zeros(len(rows), np.int64), int(y.max()) + 1, Flip(share), draw)) for rows in parts]
     measured = gv.clean(parties, server=(x[own], y[own]), truth=[y[rows] for rows in parts], seed=seed).measured
     found = measured["wrong labels found"]
     return dict(precision=found["precision"], recall=found["recall"], before=measured[BEFORE]["precision"],
