@@ -72,8 +72,7 @@ def singers(rows, labels, C, seed=0, told=None):
         at += len(v)
     Z = graph.solve(W, Y.reshape(n, -1), 0.9).Z.reshape(n, FOLDS, C).transpose(1, 0, 2)[None]
     Z = np.maximum(Z, 0) / Z.sum(-1, keepdims=True).clip(1e-30) * 65535 + 0.5
-    counts = tuned[0].counts
-    Z = Z / np.maximum(np.concatenate([counts.sum(0)[None], counts.sum(0) - counts]), 1.0)[:, None]
+    Z = Z / np.maximum(tuned[0].heard, 1.0)[:, None]
     ends = np.cumsum([0, *map(len, V)])
     return [song.Singer(v, y, f, Z[:, :, a:b], np.ones(len(v)), None, tuned[0],
                         lambda what, i=i: np.random.default_rng((seed, i, *what.encode())), told or Told())

@@ -258,11 +258,10 @@ class Chorus(InGroups):
         labels = labels.reshape(*Z.shape[:2], FOLDS, C).transpose(0, 2, 1, 3)
         if self.epsilon:
             labels = self.told(C).unbiased(labels, all.transpose(0, 2, 1)[..., None])
-        counts = np.stack([tuned.counts.sum(0) - (tuned.counts[f - 1] if f else 0) for f in range(FOLDS)])
         # Scores are whole numbers from 0 to 65,535 on each row's own scale: one half where no label reaches.
-        scores = np.maximum(labels, 0.0) + 0.5
+        scores = (np.maximum(labels, 0.0) + 0.5) / np.maximum(tuned.heard, 1.0)[:, None]
         return song.Singer(
-            self.prepared(client), told["y"], told["fold"], scores / np.maximum(counts, 1.0)[:, None], nodes.mass, nodes.to_rows,
+            self.prepared(client), told["y"], told["fold"], scores, nodes.mass, nodes.to_rows,
             tuned, lambda what: np.random.default_rng(client.seed_of(what)), self.told(C), self.smooth,
             lambda name, make: _kept(client, name, make), nodes.from_others,
         )  # fmt: skip

@@ -61,8 +61,7 @@ class Singer:
     @property
     def heard(self) -> np.ndarray:
         """Which classes each fold has heard a label of: (folds, classes)."""
-        counts = self.tuned.counts
-        return np.concatenate([counts.sum(0)[None], counts.sum(0) - counts]) > 0
+        return self.tuned.heard > 0
 
     @property
     def judges(self) -> np.ndarray:

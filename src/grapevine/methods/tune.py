@@ -67,6 +67,11 @@ class Tuned:
     counts: np.ndarray  # (5, C)
     agreed: Mapping[str, tuple[str, ...]]
 
+    @property
+    def heard(self) -> np.ndarray:
+        """How many labels of each class each fold has heard, all of them first: (6, C)."""
+        return np.concatenate([self.counts.sum(0)[None], self.counts.sum(0) - self.counts])
+
 
 def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scale: str) -> Program:
     """The scale to compare rows on. The first len(y) rows are labelled; `fold` is the one that will not hear a label.
