@@ -166,6 +166,17 @@ def test_landmarks_label_nearly_as_well():
     assert right(run, truth, parties) > 0.9
 
 
+def test_parties_agree_where_some_have_centres_and_others_have_all_rows_in_the_graph():
+    """Their weights once had different priors, so that some ended their Newton steps before others, and were left out."""
+    parties, _ = world((80, 25, 14), labelled=9)
+    run = start(chorus("plain", landmarks=10), parties)
+    assert run.about["nodes"] == dict(p0=19, p1=19, p2=14)
+    results = [run.result(name) for name in parties]
+    assert results[0]["weights"] == results[1]["weights"] == results[2]["weights"]
+    for name, head in results[0]["heads"].items():
+        np.testing.assert_array_equal(head["W"], results[2]["heads"][name]["W"])
+
+
 def test_smooth_is_one_more_voice():
     one, other = start(chorus("plain", smooth=True), PARTIES), start(chorus("psm", smooth=True), PARTIES)
     assert "smooth" in one.result("p0")["weights"]

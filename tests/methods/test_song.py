@@ -214,7 +214,8 @@ def test_the_prior_of_the_weights_follows_strong_evidence_alone():
     right, wrong = np.log(np.eye(3)[own.y] * 0.9 + 0.1 / 3), np.log(np.eye(3)[(own.y + 1) % 3] * 0.9 + 0.1 / 3)
 
     def medians(graph, lda):
-        (found,), _ = together([song._medians(own, names, np.stack([graph, lda, lda]), own.y)])
+        priors = [[each[name] for name in names] for each in (song.MEDIANS, song.MEDIANS | song.GRAPH_LEADS)]
+        (found,), _ = together([song._medians(own, priors, np.stack([graph, lda, lda]), own.y)])
         return dict(zip(names, found))
 
     assert medians(right, right)["graph"] == pytest.approx(song.MEDIANS["graph"], rel=0.05)

@@ -59,8 +59,8 @@ BINS = 20
 SCALES = 2.0 ** (np.arange(-8, 9) / 8)  # ½ … 2
 DOUBT = np.maximum(np.log(TEMPERATURES), 0.0) ** 2 / 2  # few labels are no reason to make a voice surer than it says
 MEDIANS = dict(lda=1.0, graph=0.15, pooled=0.6, own=0.03, home=0.3, smooth=0.3)
-FROM_CENTRES = dict(graph=0.05)  # the same where rows take the graph's scores from centres
 GRAPH_LEADS = dict(lda=0.25, graph=0.8, pooled=0.2)  # the same where classes are no clouds around a mean, but chains in the graph
+FROM_CENTRES = 1 / 3  # of the graph's median, where all rows take its scores from centres
 UNUSUAL = 5.0  # by how much more the hidden labels must speak for GRAPH_LEADS: log-odds
 
 
@@ -70,7 +70,10 @@ UNUSUAL = 5.0  # by how much more the hidden labels must speak for GRAPH_LEADS: 
 def sing(own: Singer) -> Program:
     """Voices, weights and the mixture; then twice more with what the mixture says."""
     C = own.Z.shape[-1]
-    mean_square = symmetric((yield triangle(own.X.T @ own.X)), own.X.shape[1]) / own.tuned.rows
+    no_nodes = len(own.X) if own.to_rows is not None else 0
+    *square, no_nodes = (yield np.append(triangle(own.X.T @ own.X), no_nodes)) / own.tuned.rows
+    mean_square = symmetric(np.array(square), own.X.shape[1])
+    priors = [dict(each, graph=each["graph"] * FROM_CENTRES**no_nodes) for each in (MEDIANS, MEDIANS | GRAPH_LEADS)]
     alone, Y = own_voice(own), np.eye(C)[own.y]
     by_own = np.broadcast_to(np.float32(-np.log(C)), (FOLDS, len(own.X), C)) if alone is None else alone
     (graph, lda, shares), pooled, by_own = yield from alongside(
@@ -85,7 +88,7 @@ def sing(own: Singer) -> Program:
     weights: dict[str, float] = {}
     head_weights: dict[str, float] = {}
     for refit in range(REFITS + 1):
-        weights, head_weights = yield from _weights(own, voices, weights, head_weights)
+        weights, head_weights = yield from _weights(own, voices, priors, weights, head_weights)
         mixture = np.zeros_like(graph)
         for name, voice in voices.items():
             mixture += weights[name] * voice
@@ -366,12 +369,12 @@ def _smooth_voice(own: Singer, Q: np.ndarray) -> Program:
     return (yield from _at_best(own, np.log(np.maximum(own.rows(nodes), LEAST))))
 
 
-def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, float]) -> Program:
-    """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels; found in steps
-    from those `before`, the same for all parties."""
+def _weights(own: Singer, voices: dict[str, np.ndarray], priors: list[dict[str, float]], *before: dict[str, float]) -> Program:
+    """Weights of all voices, and of those that label later rows of anybody (the heads), from the hidden labels and the medians of
+    their `priors`; found in steps from those `before`. All parties find the same."""
     sets, at = [list(voices), [name for name in voices if name in ("lda", "pooled")]], own.judges
     hidden = [np.stack([own.hidden(voices[name])[at] for name in names]).astype(np.float64) for names in sets]
-    medians = [(yield from _medians(own, sets[0], hidden[0], own.y[at])), np.array([MEDIANS[name] for name in sets[1]])]
+    medians = [(yield from _medians(own, [[p[name] for name in sets[0]] for p in priors], hidden[0], own.y[at])), np.array([MEDIANS[name] for name in sets[1]])]
     theta = [np.log([known.get(name, m) for name, m in zip(names, each)]) for names, known, each in zip(sets, before, medians)]
     for _ in range(NEWTON):
         parts = [newton_sums(h, own.y[at], t, own.told) for h, t in zip(hidden, theta)]
@@ -384,11 +387,9 @@ def _weights(own: Singer, voices: dict[str, np.ndarray], *before: dict[str, floa
     return weights[0], weights[1]
 
 
-def _medians(own: Singer, names: list[str], hidden: np.ndarray, y: np.ndarray) -> Program:
-    """The medians of the weights' prior: `MEDIANS` or `GRAPH_LEADS`, averaged by how well each finds the hidden labels."""
-    usual = MEDIANS if own.to_rows is None else MEDIANS | FROM_CENTRES
-    logs = np.log([[medians[name] for name in names] for medians in (usual, usual | GRAPH_LEADS)])
-    at = np.arange(len(y))
+def _medians(own: Singer, priors: list[list[float]], hidden: np.ndarray, y: np.ndarray) -> Program:
+    """The medians of the weights' prior: the usual ones or the unusual ones, averaged by how well each finds the hidden labels."""
+    logs, at = np.log(priors), np.arange(len(y))
     mixtures = [np.tensordot(np.exp(weights), hidden, 1) for weights in logs]
     losses = yield np.array([own.told.loss(log_softmax(mixture, -1)[at, y]).sum() for mixture in mixtures])
     return np.exp(softmax([0.0, losses[0] - losses[1] - UNUSUAL]) @ logs)
