@@ -5,7 +5,7 @@
 Networks have an eighth or a quarter of the papers' channels and batch normalisation; there are 20,000 training images (the
 papers: 50,000) and 100 rounds (500 to 3000). Each method chooses its learning rate as for the other claims, by four trials, of a
 tenth of the rounds here. images.json beside this file has every run that is finished, with its curve, and is written after each:
-a run that is there is not repeated, on another machine either. What stands there may be half of a comparison. docs/claims.md
+a run that is there is not repeated, on another machine either; more seeds are added to it. What stands there may be half of a comparison. docs/claims.md
 shows it below the claims.
 """
 
@@ -69,8 +69,9 @@ def main() -> None:
         for name, setting in settings(claim).items():
             for method in CLAIMS[claim][1]:
                 one = finished().get(name, {}).get(method, {})
-                if one.get("setting") != setting.words() or len(one["curves"]) < options.seeds:
-                    keep(name, method, measured(setting, method, options.seeds))
+                one = one if one.get("setting") == setting.words() else {}
+                if len(one.get("curves", ())) < options.seeds:
+                    keep(name, method, measured(setting, method, options.seeds, one))
 
 
 def finished() -> dict[str, Any]:
@@ -84,11 +85,13 @@ def keep(name: str, method: str, one: dict[str, Any]) -> None:
     FILE.write_text(json.dumps(dict(machine=about(), runs=found), indent=1) + "\n")
 
 
-def measured(setting: Setting, method: str, seeds: int) -> dict[str, Any]:
-    """A method's runs with the fields that its trials chose."""
-    spec = tuned(setting, [method])[method][0]
-    runs = run(setting, [spec], setting.name, list(range(seeds)), {})[spec]
-    return dict(setting=setting.words(), fields=spec, accuracy=spread(accuracies(runs)), curves=list(map(curve, runs)))
+def measured(setting: Setting, method: str, seeds: int, before: dict[str, Any]) -> dict[str, Any]:
+    """A method's runs with the fields that its trials chose; those of `before`, and the seeds that it lacks."""
+    spec = before["fields"] if before else tuned(setting, [method])[method][0]
+    curves, done = before.get("curves", []), before["accuracy"]["seeds"] if before else []
+    runs = run(setting, [spec], setting.name, list(range(len(curves), seeds)), {})[spec]
+    curves, done = curves + list(map(curve, runs)), done + accuracies(runs)
+    return dict(setting=setting.words(), fields=spec, accuracy=spread(done), curves=curves)
 
 
 if __name__ == "__main__":

@@ -374,7 +374,8 @@ def _weights(own: Singer, voices: dict[str, np.ndarray], priors: list[dict[str, 
     their `priors`; found in steps from those `before`. All parties find the same."""
     sets, at = [list(voices), [name for name in voices if name in ("lda", "pooled")]], own.judges
     hidden = [np.stack([own.hidden(voices[name])[at] for name in names]).astype(np.float64) for names in sets]
-    medians = [(yield from _medians(own, [[p[name] for name in sets[0]] for p in priors], hidden[0], own.y[at])), np.array([MEDIANS[name] for name in sets[1]])]
+    mixed = yield from _medians(own, [[prior[name] for name in sets[0]] for prior in priors], hidden[0], own.y[at])
+    medians = [mixed, np.array([MEDIANS[name] for name in sets[1]])]
     theta = [np.log([known.get(name, m) for name, m in zip(names, each)]) for names, known, each in zip(sets, before, medians)]
     for _ in range(NEWTON):
         parts = [newton_sums(h, own.y[at], t, own.told) for h, t in zip(hidden, theta)]
@@ -388,7 +389,7 @@ def _weights(own: Singer, voices: dict[str, np.ndarray], priors: list[dict[str, 
 
 
 def _medians(own: Singer, priors: list[list[float]], hidden: np.ndarray, y: np.ndarray) -> Program:
-    """The medians of the weights' prior: the usual ones or the unusual ones, averaged by how well each finds the hidden labels."""
+    """The medians of the weights' prior: the usual and the unusual ones, averaged by how well each finds the hidden labels."""
     logs, at = np.log(priors), np.arange(len(y))
     mixtures = [np.tensordot(np.exp(weights), hidden, 1) for weights in logs]
     losses = yield np.array([own.told.loss(log_softmax(mixture, -1)[at, y]).sum() for mixture in mixtures])
