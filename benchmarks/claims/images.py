@@ -5,8 +5,8 @@
 Networks have an eighth or a quarter of the papers' channels and batch normalisation; there are 20,000 training images (the
 papers: 50,000) and 100 rounds (500 to 3000). Each method chooses its learning rate as for the other claims, by four trials, of a
 tenth of the rounds here. images.json beside this file has every run that is finished, with its curve, and is written after each:
-a run that is there is not repeated, on another machine either; more seeds are added to it. What stands there may be half of a comparison. docs/claims.md
-shows it below the claims.
+a run that is there is not repeated, on another machine either, and more seeds are added to it. What stands there may be half of a
+comparison. docs/claims.md shows it below the claims.
 """
 
 from __future__ import annotations
