@@ -145,20 +145,20 @@ def party_by_counts(job: Job) -> Found:
 
 def rows_by_differences(job: Job) -> int:
     """How many rows of others a party finds in class sums: of two sums of a class whose counts differ by one, less its own parts,
-    the difference is a row if all else is the same."""
+    the difference is a row if all else is the same; a labelled row as often as such rows count."""
     C, d = len(job.classes), job.rows["a"].shape[1]
-    sums = [
-        (total - own).reshape(FOLDS, C, d) for total, own in zip(job.opened["a"], job.given["a"]) if total.size == FOLDS * C * d
-    ]
-    at = [i for i, total in enumerate(job.opened["a"]) if total.size == FOLDS * C * d]
-    counts = [(job.opened["a"][i - 1] - job.given["a"][i - 1]).reshape(FOLDS, C) for i in at]
-    M, N = np.concatenate(sums), np.concatenate(counts)
-    others = np.concatenate([job.rows[name] for name in NAMES[1:]])
+    others = [total - own for total, own in zip(job.opened["a"], job.given["a"])]
+    at = [i for i, total in enumerate(others) if total.size == FOLDS * C * d]
+    M = np.concatenate([others[i].reshape(FOLDS, C, d) for i in at])
+    N, known = np.concatenate([np.rint(others[i - 1]).reshape(2, FOLDS, C) for i in at], 1)
+    worth = float(np.clip(song.TRUTH * len(NAMES) * ROWS / (len(NAMES) * LABELS), 1.0, song.MOST_WORTH))
+    rows = np.concatenate([job.rows[name] for name in NAMES[1:]])
     found = set()
     for i, j in combinations(range(len(M)), 2):
-        for c in np.flatnonzero(np.rint(np.abs(N[i] - N[j])) == 1):
-            row = (M[i, c] - M[j, c]) * np.sign(N[i, c] - N[j, c])
-            away = np.abs(others - row).max(1)
+        for c in np.flatnonzero(np.abs(N[i] - N[j]) == 1):
+            more = N[i, c] - N[j, c]
+            row = (M[i, c] - M[j, c]) * more / (worth if known[i, c] - known[j, c] == more else 1.0)
+            away = np.abs(rows - row).max(1)
             if away.min() < 1e-3:
                 found.add(int(away.argmin()))
     return len(found)

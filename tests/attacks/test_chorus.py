@@ -36,6 +36,12 @@ def test_it_would_if_class_sums_were_of_all_rows(who):
     assert on_chorus.rows_by_differences(on_chorus.with_subset(who, 1.0)) > 0
 
 
+def test_the_same_where_labelled_rows_count_more_often(who, monkeypatch):
+    monkeypatch.setattr(on_chorus.song, "TRUTH", 1.0)  # three times: a third of the rows are labelled
+    assert on_chorus.rows_by_differences(Job(who)) == 0
+    assert on_chorus.rows_by_differences(on_chorus.with_subset(who, 1.0)) > 0
+
+
 def test_it_would_if_refits_took_the_same_rows(who, monkeypatch):
     """Each class sum has a draw of its own: one seed for all would be as good as all rows."""
     same = on_chorus.Chorus._singer

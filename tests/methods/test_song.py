@@ -231,7 +231,7 @@ def test_no_class_sum_is_opened_of_few_rows_and_none_twice_of_the_same(one_after
     labels[0] = np.array([2] * 3 + [0] * 9)  # class 2: three labels far from everything
     rows[0][:3] += 50.0
     songs, sums = together([song.sing(s) for s in singers(rows, labels, 3)])
-    counts = [s.reshape(FOLDS, 3) for s in sums if s.size == FOLDS * 3 and np.allclose(s, np.rint(s), atol=1e-6)]
+    counts = [s.reshape(2, FOLDS, 3)[0] for s in sums if s.size == 2 * FOLDS * 3 and np.allclose(s, np.rint(s), atol=1e-6)]
     class_sums = [s.reshape(FOLDS, 3, 6) for s in sums if s.size == FOLDS * 3 * 6]
     assert len(class_sums) == 3
     for M in class_sums:
@@ -324,6 +324,31 @@ def test_labels_that_were_told_by_chance_still_find_the_truth():
     right = np.mean([(s.P.argmax(1) == y).mean() for s, y in zip(songs, truth)])
     assert right > 0.9
     assert abs(songs[0].expected["right"] / songs[0].expected["n"] - right) < 0.12
+
+
+def test_few_labels_count_more_often_in_class_sums_but_none_outweighs_the_others(one_after_another):
+    """A few labels that count five times would be half of the sum over a class of thirty rows: the class is left out."""
+    rows, labels, truth = parties(n=400, C=2, d=6, labelled=6)
+    heavy, light = singers(rows, labels, 2), singers(rows, [np.resize(y, 60) for y in labels], 2)
+    assert song._worth(heavy[0]) == pytest.approx(0.05 * 1200 / 18) and song._worth(light[0]) == 1.0
+
+    def opened(own, before):
+        (voice, *_), sums = together([song._lda_voice(s, b, np.eye(6), "a test") for s, b in zip(own, before)])
+        return sums[0].reshape(2, FOLDS, 2), sums[1].reshape(FOLDS, 2, 6)
+
+    sure = [np.repeat(np.eye(2)[t][None], FOLDS, 0) for t in truth]
+    (N, known), M = opened(heavy, sure)
+    kept = [s.draw("class sums, a test").random((FOLDS, 400)) < song.SUBSET for s in heavy]
+    weight = [np.where(np.arange(400) < 6, song._worth(heavy[0]), 1.0) for _ in heavy]  # fold 0 has heard all labels
+    wanted = [sum((w * k[0] * (t == c)) @ s.X for s, w, k, t in zip(heavy, weight, kept, truth)) for c in (0, 1)]
+    np.testing.assert_allclose(M[0], wanted)
+    assert N[0].sum() == sum(k[0].sum() for k in kept) and known[0].sum() == sum(k[0][:6].sum() for k in kept)
+
+    few = [np.repeat(np.eye(2)[np.where(np.arange(400) < 10, 1, 0)][None], FOLDS, 0) for _ in truth]
+    ones = [replace(s, y=np.ones(2, int)) for s in singers(rows, [y[:2] for y in labels], 2)]  # class 1: ten rows of each party
+    (N, known), M = opened(ones, few)
+    assert song._worth(ones[0]) == 5 and N[0, 1] >= song.DRAWN and known[0, 1] > 0
+    assert (M[0, 1] == 0).all() and (M[0, 0] != 0).any()
 
 
 # ---------------------------------------------------------------- landmarks

@@ -7,9 +7,10 @@ the scale that rows are compared on (`methods.tune`); then the graph is made (`m
 scores into voices, weighs them by how well they find hidden labels, and mixes them.
 
 What is opened, to the parties alone: class counts, class sums and the total covariance of all rows; losses and their derivatives,
-each one number summed over all hidden labels; how far apart the parties' class shares are. No class sum is opened of fewer than
-`DRAWN` rows: classes with fewer are left out. The difference of two sums of almost the same rows would show a row, so every class
-sum is over a new random three fifths of a party's rows.
+each one number summed over all hidden labels; how far apart the parties' class shares are; the share of rows that are no nodes.
+No class sum is opened of fewer than `DRAWN` rows, or of more that weigh so unequally that they tell as much: such classes are
+left out. The difference of two sums of almost the same rows would show a row, so every class sum is over a new random three
+fifths of a party's rows.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from grapevine.methods.tune import CELL, Program
 
 SUBSET = 0.6  # the share of a party's rows in each class sum
 DRAWN = 15  # rows in a class sum: with fewer, two draws could differ by a single row (docs/methods/chorus.md)
+TRUTH, MOST_WORTH = 0.05, 5.0  # where labels are a smaller share of all rows, each counts more often, but at most so often
 POWERS = np.array([1, 1.4, 2, 2.8, 4, 5.6, 8])
 BALANCE = 8  # steps at the most
 NEAR = 0.01  # a relative change at which balancing and Newton's steps end
@@ -241,13 +243,17 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     All labels were heard by fold 0, so its class sums are those of all six draws together; that opens nothing more.
     """
     C, d, m = before.shape[-1], own.X.shape[1], len(own.y)
-    hard = before.argmax(-1)
+    hard, pinned = before.argmax(-1), np.zeros((FOLDS, len(own.X)), bool)
     if own.told.q == 0:
-        hard[:, :m] = np.where(own.fold == np.arange(FOLDS)[:, None], hard[:, :m], own.y)
-    kept = own.draw(f"class sums, {when}").random((FOLDS, len(own.X))) < SUBSET
-    Y = [sparse.csr_array((kept[f].astype(float), (hard[f], np.arange(len(own.X)))), (C, len(own.X))) for f in range(FOLDS)]
-    N = (yield np.concatenate([np.asarray(y.sum(1)).ravel() for y in Y])).reshape(FOLDS, C)
-    N = np.where(np.rint(N) >= DRAWN, np.rint(N), 0.0)
+        pinned[:, :m] = own.fold != np.arange(FOLDS)[:, None]
+        hard[:, :m] = np.where(pinned[:, :m], own.y, hard[:, :m])
+    kept, worth = own.draw(f"class sums, {when}").random(pinned.shape) < SUBSET, _worth(own)
+    Y = [sparse.csr_array((k * np.where(p, worth, 1.0), (h, np.arange(len(own.X)))), (C, len(own.X)))
+         for k, p, h in zip(kept, pinned, hard)]  # fmt: skip
+    found = [[np.bincount(h[k], minlength=C) for h, k in zip(hard, each)] for each in (kept, kept & pinned)]
+    rows, known = np.rint((yield np.ravel(found).astype(float)).reshape(2, FOLDS, C))
+    N = rows + (worth - 1) * known
+    N = np.where(N**2 >= DRAWN * (rows + (worth**2 - 1) * known), N, 0.0)  # as many as DRAWN rows of equal weight
     sums = yield np.stack([(y @ own.X) * (N[f] > 0)[:, None] for f, y in enumerate(Y)]).ravel()
     M = sums.reshape(FOLDS, C, d)
     N, M = np.concatenate([N.sum(0)[None], N[1:]]), np.concatenate([M.sum(0)[None], M[1:]])
@@ -258,6 +264,11 @@ def _lda_voice(own: Singer, before: np.ndarray, mean_square: np.ndarray, when: s
     chosen = [Head(TEMPERATURES[t] * head[g].W, TEMPERATURES[t] * head[g].b) for head in heads]
     voice = np.stack([log_softmax(head(own.X), -1).astype(np.float32) for head in chosen])
     return voice, chosen
+
+
+def _worth(own: Singer) -> float:
+    """How often a labelled row counts in class sums: where labels are few, so often that they are `TRUTH` of all rows."""
+    return float(np.clip(TRUTH * own.tuned.rows / max(own.tuned.counts.sum(), 1.0), 1.0, MOST_WORTH))
 
 
 def _covariance(mean_square: np.ndarray, N: np.ndarray, M: np.ndarray) -> np.ndarray:
