@@ -170,6 +170,9 @@ def test_predict_takes_columns_by_name(wine):
 
 
 BAD_WORDS = [
+    (["train", "fedavg", "--out", "o"], "which data? Name the data with --data, as in --data digits."),
+    (["compare", "fedavg", "--out", "o"], "which data? Name the data with --data, as in --data digits."),
+    (["data", "show"], "which data? Name the data with --data, as in --data digits."),
     (["train", "fedavg", "--data", "digits", "--clients", "0", "--out", "o"], "--clients 0: there must be at least 1 client"),
     (["data", "show", "--data", "digits", "--clients", "0"], "--clients 0: there must be at least 1 client"),
     (["train", "fedavg", "--data", "digits", "--rounds", "1", "--out", "north.csv"], "north.csv cannot be a folder"),

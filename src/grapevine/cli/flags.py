@@ -29,6 +29,23 @@ class Unread(click.ParamType):
         return value
 
 
+class Needed(click.Option):
+    """An option that must be given, with an example of it in the sentence that says so."""
+
+    def __init__(self, *words: Any, example: str, **more: Any):
+        super().__init__(*words, required=True, **more)
+        self.example = example
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        try:
+            made = super().process_value(ctx, value)
+        except click.MissingParameter:
+            made = None
+        if made is None or made == "":
+            raise Mistake(f"which {self.name}? Name the {self.name} with {self.opts[0]}, as in {self.opts[0]} {self.example}.")
+        return made
+
+
 def flag_name(f: Field) -> str:
     return f"--{f.name.replace('_', '-')}"
 
@@ -36,7 +53,9 @@ def flag_name(f: Field) -> str:
 def flag(f: Field) -> Callable:
     """The command-line option of a setting: its name, type, default, metavar, help and choices come from the field."""
     about, wanted = f.metadata, kind(f)
-    words: dict[str, Any] = dict(help=about["text"], metavar=about.get("metavar"), required=about.get("needed", False))
+    words: dict[str, Any] = dict(help=about["text"], metavar=about.get("metavar"))
+    if about.get("needed"):
+        words |= dict(cls=Needed, example=about["needed"])
     if wanted is bool:
         return click.option(flag_name(f), f.name, is_flag=True, help=about["text"])
     if wanted is dict:

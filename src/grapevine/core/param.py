@@ -28,7 +28,7 @@ def param(
     `more`, for settings of a job: `kind` is the type where the default is None. `words` such as ("auto",) may stand for a number.
     `empty=True` allows None in Python, and `objects=True` an object that no flag can name. `read` converts what was given.
     `local=True` means that each party decides for itself. `varies=True` allows one cell per value in a comparison. `metavar`,
-    `needed=True` and `flag=False` are for the command.
+    `needed` (an example of a value that must be given) and `flag=False` are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))

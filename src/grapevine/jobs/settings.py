@@ -197,7 +197,7 @@ class DataSettings(Settings):
     job: ClassVar[str] = "data"
 
     data: Any = own(None, "The name of a data set (`grapevine data list`), or your own file or folder.",
-                    metavar="NAME|FILE|FOLDER", needed=True, varies=True, objects=True)  # fmt: skip
+                    metavar="NAME|FILE|FOLDER", needed="digits", varies=True, objects=True)  # fmt: skip
     data_dir: str | None = own(None, "The folder of data files [$GRAPEVINE_DATA, or the user's cache].", metavar="DIR")
     label: str | None = own(None, "The column of the table with the labels.", metavar="COL")
     party: str | None = own(None, "The column of the table that says which party owns each row.", metavar="COL")
