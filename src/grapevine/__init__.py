@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
+from grapevine.core.places import require_folder
 from grapevine.core.version import __version__ as __version__
 from grapevine.jobs.settings import CleanSettings, CompareSettings, DataSettings, LabelSettings, TrainSettings, keywords
 
@@ -88,8 +89,10 @@ def train(method: str | Method, data: Split | str | Path | Any, *, out: str | Pa
         if not spmd.leads():
             experiment = Experiment(chosen, data if isinstance(data, Split) else make_split(s, s.seed), out=out, **s.run())
             return spmd.run(experiment, resume)
-    if out and not resume and Path(out).is_dir() and any(Path(out).iterdir()):  # before the data is read
-        raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
+    if out and not resume:  # before the data is read
+        require_folder(Path(out))
+        if Path(out).is_dir() and any(Path(out).iterdir()):
+            raise Mistake(f"{out} exists and is not empty: choose another --out, or continue it with --resume.")
     split = data if isinstance(data, Split) else make_split(s, s.seed)
     experiment = Experiment(chosen, split, out=out, **s.run())
     watch = progress or (lambda done, rounds, line: None)

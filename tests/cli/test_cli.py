@@ -213,6 +213,27 @@ def test_bad_words_are_answered_with_a_sentence(wine, words, sentence):
     assert not Path("o").exists()
 
 
+UNWRITABLE = ["label NORTH --out PLACE", "clean NORTH --server east.csv --out PLACE", "predict run NORTH --out PLACE.csv",
+              "compare fedavg --data digits --out PLACE", "train fedavg --data digits --out PLACE",
+              "leaderboard c --out PLACE.html", "data show --data digits --picture PLACE.png"]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "x" * 300, "north.csv/x"])
+@pytest.mark.parametrize("words", UNWRITABLE, ids=lambda each: each.split()[0])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(wine, monkeypatch, words, place):
+    def work(*args, **words):
+        raise AssertionError("the work began")
+
+    for name in ("label.read", "clean.read", "predict.load", "splits.load_data", "compare.Plan.make", "compare.load"):
+        monkeypatch.setattr(f"grapevine.jobs.{name}", (lambda folder: None) if name == "compare.load" else work)
+    bad = grapevine(
+        *words.replace("NORTH", "north.csv south.csv" if words[0] != "p" else "north.csv").replace("PLACE", place).split()
+    )
+    assert bad.exit_code == 2 and "Traceback" not in bad.stderr, bad.exception
+    assert re.search(r"(cannot be a folder|cannot be written) \(.*\): choose|there is no folder north.csv for", bad.stderr)
+    assert sorted(path.name for path in wine.iterdir()) == sorted(FILES)
+
+
 def test_what_is_odd_is_said_and_does_not_stop(wine):
     change("north.csv", 1, "cultivar", "Class 0")  # class_0 elsewhere
     rows = read("east.csv")

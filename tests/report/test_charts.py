@@ -231,7 +231,7 @@ def test_without_a_font_of_the_system_letters_become_the_nearest(monkeypatch):
 
 def test_a_place_that_cannot_be_written_is_a_mistake(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Mistake, match=r"file.* cannot be written to.* name another folder for the plots\.$"):
+    with pytest.raises(Mistake, match=r"file.* cannot be a folder.* name another folder for the plots\.$"):
         files.save_all(drawn()[:1], tmp_path / "file" / "inside")
 
 

@@ -79,10 +79,12 @@ def data_show(seed: int, picture: str | None, as_json: bool, **settings: Any) ->
     from grapevine.cli.terminal import show_split
     from grapevine.jobs.splits import make_split
 
+    if picture:
+        from grapevine.report.picture import draw, require_place
+
+        require_place(picture)
     split = make_split(DataSettings.from_dict(settings), seed)
     if picture:
-        from grapevine.report.picture import draw
-
         draw(split, picture)
     if as_json:
         click.echo(json.dumps(dict(hash=split.hash, settings=split.settings, clients=split.table()), indent=1))

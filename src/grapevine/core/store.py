@@ -6,13 +6,12 @@ Writing the same bytes twice writes them once; a crash leaves an orphan at worst
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from grapevine.core import wire
-from grapevine.core.errors import Mistake
+from grapevine.core.places import writing_name
 
 
 class RamStore:
@@ -67,17 +66,9 @@ class FileStore:
 Store = RamStore | FileStore
 
 
-def make_folder(path: Path) -> None:
-    """A folder for results, if there is none yet."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Mistake(f"{path} cannot be a folder ({(error.strerror or str(error)).lower()}): choose another --out.") from None
-
-
 def write_atomically(path: Path, data: bytes, mode: int = 0o666) -> None:
     """The whole file or nothing, also when the machine dies: write beside, flush to disk, rename. The umask narrows `mode`."""
-    temporary = path.with_name(f".writing-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    temporary = writing_name(path)
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)

@@ -21,7 +21,8 @@ import torch
 
 from grapevine.core import Method, with_settings
 from grapevine.core.errors import Mistake
-from grapevine.core.store import make_folder, write_atomically
+from grapevine.core.places import make_folder, require_folder
+from grapevine.core.store import write_atomically
 from grapevine.core.version import __version__
 from grapevine.core.words import short_table
 from grapevine.jobs import compare_table
@@ -92,6 +93,7 @@ class Comparison:
 def compare(methods: Sequence[str | Method], s: CompareSettings, out: str | Path, resume: bool = False,
             progress: Progress | None = None, command: str = "", pages: Pages = NO_PAGES) -> Comparison:  # fmt: skip
     """Run methods on the same splits, over seeds, and leave a table and a page in `out`. See `gv.compare`."""
+    require_folder(Path(out))
     plan = Plan.make(methods, s, Path(out))
     _check_folder(plan, resume)
     check_entries(plan.entries, s.set)

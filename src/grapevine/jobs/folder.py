@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.places import require_folder, writing_name
 
 FILES = ("result.json", "messages.jsonl", "report.html", "config.toml")  # beside the parties' folders
 P = TypeVar("P")
@@ -83,13 +84,11 @@ def check_names(names: Sequence[str]) -> None:
 def require_new(out: str | Path) -> None:
     """Before anything is read or computed, check that the results have a free place that can be written."""
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
+    if os.path.isfile(folder):
         raise Mistake(f"{out} is a file: choose a new folder for --out.")
-    if folder.exists() and any(folder.iterdir()):
+    require_folder(folder)
+    if folder.is_dir() and any(folder.iterdir()):
         raise Mistake(f"{out} exists and is not empty: choose another --out.")
-    above = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise Mistake(f"{above} cannot be written to: choose another --out.")
 
 
 # ---------------------------------------------------------------- writing
@@ -102,7 +101,7 @@ def write_folder(folder: str | Path, summary: dict[str, Any], result: Any, write
     Everything is written elsewhere first and then moved into place, so there is never half a folder.
     """
     folder = Path(folder).absolute()
-    beside = folder.with_name(f".writing-{os.getpid()}-{folder.name}")
+    beside = writing_name(folder)
     beside.mkdir(parents=True)
     try:
         write_lines(beside / "messages.jsonl", result.messages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.places import require_file
 from grapevine.data import together
 from grapevine.data.columns import Layout
 from grapevine.data.pictures import read_images
@@ -22,10 +24,9 @@ from grapevine.run.model import Model
 
 def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
     """Write id, label and probability of every row of a table, an array or a folder of images; return the number of rows."""
-    if Path(out).exists():
+    if os.path.isfile(out):
         raise Mistake(f"{out} exists: choose another --out.")
-    if not Path(out).absolute().parent.is_dir():
-        raise Mistake(f"there is no folder {Path(out).parent} for {Path(out).name}: make it, or choose another --out.")
+    require_file(Path(out))
     model = load(run, s.method)
     ids, rows = _read(model, file, s)
     proba = model.predict_proba(rows)

@@ -16,6 +16,7 @@ from typing import Any
 from grapevine.core import Client
 from grapevine.core.errors import Later, Mistake
 from grapevine.core.ledger import Ledger
+from grapevine.core.places import writing_name
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.core.words import printable
 from grapevine.crypto.agreement import Identity, fingerprint
@@ -359,7 +360,7 @@ class _Stay:
     def _take_results(self) -> Path:
         self._tell_progress()
         self.node.stop()
-        beside = self.out.with_name(f".writing-{os.getpid()}-{self.out.name}")
+        beside = writing_name(self.out)
         shutil.rmtree(beside, ignore_errors=True)
         try:
             dict(label=self._write_labels, clean=self._write_cleaned, train=self._write_model)[self.agreed.job](beside)

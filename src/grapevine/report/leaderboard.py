@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.errors import Mistake
+from grapevine.core.places import require_file
 from grapevine.core.version import __version__
 from grapevine.core.words import many
 from grapevine.jobs.compare import Comparison
@@ -37,10 +37,7 @@ def board(where: Sequence[Place]) -> Card:
 
 def write(loaded: Sequence[Comparison], out: Path) -> Path:
     """One page over several comparisons. Links to their own pages are relative to it."""
-    if out.is_dir():
-        raise Mistake(f"--out {out} is a folder: name a file, as in --out {out / 'leaderboard.html'}.")
-    if not out.parent.is_dir():
-        raise Mistake(f"--out {out}: there is no folder {out.parent}; create it first.")
+    require_file(out)
     with files_of("a folder", "grapevine compare"):
         where = places(loaded)
         first = next((one for one in ranking(where) if one["mean_rank"] is not None), None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.errors import Mistake
+from grapevine.core.places import require_file
 from grapevine.core.words import count
 from grapevine.data.split import Split
 from grapevine.report.charts.files import save, sheet
@@ -55,13 +56,18 @@ def _first_foreign(split: dict) -> float:
     return max(max(part["labelled"] + part["unlabelled"], default=0) for part in split["clients"]) + 1 - len(split["foreign"])
 
 
-def draw(split: Split, path: str | Path) -> None:
-    """Write the picture of a split as PNG, SVG or PDF, by the file's ending."""
+def require_place(path: str | Path) -> Path:
+    """Where a picture can be written, as PNG, SVG or PDF."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise Mistake(f"{path} is not the name of a picture: use one that ends in .png, .svg or .pdf.")
-    if not path.absolute().parent.is_dir():
-        raise Mistake(f"there is no folder {path.parent} for {path.name}: create it, or choose another place.")
+    require_file(path, "choose another place")
+    return path
+
+
+def draw(split: Split, path: str | Path) -> None:
+    """Write the picture of a split as PNG, SVG or PDF, by the file's ending."""
+    path = require_place(path)
     told = [f"{name} {value}" for name, value in split.settings.items() if value]
     parts = [dict(labelled=p.labelled.tolist(), labels=p.labels.tolist(), unlabelled=p.unlabelled.tolist())
              for p in (*split.parts, *([split.server] if split.server else []))]  # fmt: skip

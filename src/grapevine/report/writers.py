@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grapevine.core.errors import Mistake
+from grapevine.core.places import make_folder
 from grapevine.report.files import Files, job_of, read
 from grapevine.report.parts import flat
 
@@ -29,7 +30,7 @@ def write_tensorboard(folder: Path, into: Path) -> Path:
     from torch.utils.tensorboard import SummaryWriter
 
     place = into / folder.resolve().name
-    place.mkdir(parents=True, exist_ok=True)
+    make_folder(place, "choose another --tensorboard")
     for old in place.glob("events.out.tfevents.*.grapevine"):
         old.unlink()
     with SummaryWriter(place, filename_suffix=".grapevine") as writer:
@@ -47,7 +48,7 @@ def write_mlflow(folder: Path, into: Path) -> Path:
     import mlflow
     from mlflow.entities import Metric, Param
 
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into, "choose another --mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{(into / 'mlflow.db').resolve().as_posix()}")
     name, own = files.settings["data"]["name"], folder.resolve().name
     known = client.get_experiment_by_name(name)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from grapevine.core.errors import Mistake
-from grapevine.core.store import make_folder, write_atomically
+from grapevine.core.places import make_folder
+from grapevine.core.store import write_atomically
 from grapevine.core.version import __version__
 
 

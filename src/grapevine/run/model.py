@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from grapevine import methods
 from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.core.places import writing_name
 from grapevine.core.rows import Scale
 from grapevine.data.columns import Layout
 from grapevine.data.pictures import as_images
@@ -124,7 +125,7 @@ def save_model(path: Path, model: Model, name: str, norm: str | None, seed: int)
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     """A safetensors file that is never half-written."""
-    temporary = path.with_name(f".writing-{path.name}")
+    temporary = writing_name(path)
     save_file(tensors, temporary, metadata=about)
     os.replace(temporary, path)
 

@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 
 from PIL import Image, ImageDraw, ImageFont
 
-from grapevine.core.errors import Mistake
+from grapevine.core.places import make_folder
 from grapevine.core.store import write_atomically
 from grapevine.report import page
 from grapevine.report.charts.marks import LIGHT, LOOKS, OWN, SERIES, Box, Dot, Drawing, Group, Line, Mark, Path, Words
@@ -59,10 +59,7 @@ def sheet(charts: Sequence[Chart], head: Sequence[str] = (), beside: bool = Fals
 def save_all(charts: Iterable[Chart], folder: str | FilePath) -> list[FilePath]:
     """Write every chart as PNG and SVG, named by its title, and return the paths. The same charts give the same files."""
     folder = FilePath(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Mistake(f"{folder} cannot be written to ({error.strerror}): name another folder for the plots.") from None
+    make_folder(folder, "name another folder for the plots")
     paths: list[FilePath] = []
     for chart in charts:
         base = re.sub(r"[^\w]+", "-", chart.title.lower(), flags=re.ASCII).strip("-")[:80] or "plot"
