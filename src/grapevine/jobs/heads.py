@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy.special import softmax
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
+from grapevine.core.models import read_tensors
 from grapevine.data.columns import Column, Layout
 from grapevine.data.sheets import is_frame
 from grapevine.data.tables import Columns, read
@@ -66,14 +66,12 @@ class Heads:
 
     @classmethod
     def load(cls, path: Path) -> Heads:
+        about, arrays = read_tensors(path, "np")
         try:
-            with safe_open(path, "np") as file:
-                about = json.loads(file.metadata()["grapevine"])
-                arrays: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}
             scale = Scale(arrays["mean"], arrays["std"], float(about["clip"]))
             heads = {name: (arrays[f"{name}.W"], arrays[f"{name}.b"], float(w)) for name, w in about["weights"].items()}
             return cls(tuple(about["classes"]), Layout.from_dict(about["layout"]), scale, heads)
-        except (SafetensorError, KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError):
             raise Mistake(f"{path} was not written by a label job: give the folder of a finished one.") from None
 
 

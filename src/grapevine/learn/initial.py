@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from grapevine.core import Network
 from grapevine.core.errors import Mistake
+from grapevine.core.models import model_file, read_tensors
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn.layers import linear
@@ -23,13 +21,9 @@ from grapevine.learn.training import Weights
 def pretrained(own: Weights, folder: str, classes: tuple[str, ...]) -> Weights:
     """The network's first weights, replaced by those of a finished run: all of its features, and its head if that run's classes
     were the same."""
-    path = Path(folder) / "model.safetensors"
-    if not path.exists():
-        raise Mistake(f"{folder} holds no model.safetensors: give the folder of a finished `grapevine train` run.")
     begin = "shared/weights/"
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["grapevine"])
-        theirs = {name.removeprefix(begin): file.get_tensor(name) for name in file.keys() if name.startswith(begin)}
+    about, found = read_tensors(model_file(folder))
+    theirs = {name.removeprefix(begin): tensor for name, tensor in found.items() if name.startswith(begin)}
     wanted = [name for name in own if name.startswith("features.") or about["classes"] == list(classes) and name in theirs]
     for name in wanted:
         if name not in theirs or theirs[name].shape != own[name].shape:

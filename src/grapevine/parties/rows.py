@@ -15,13 +15,13 @@ import numpy as np
 
 from grapevine.core import wire
 from grapevine.core.errors import Mistake
+from grapevine.core.models import model_file
 from grapevine.core.rows import ClientData, Rows, Scale
 from grapevine.core.tensors import torch
 from grapevine.data.cells import CellMistake
 from grapevine.data.columns import Layout
 from grapevine.data.datasets import embedding_scale, hold_out, image_scale, table_scale
 from grapevine.data.embed import DIMENSIONS
-from grapevine.data.sheets import existing_file
 from grapevine.jobs import label, reading
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import CleanSettings
@@ -107,8 +107,7 @@ def _embedding(source: Source, agreed: Agreement) -> str | None:
 
 
 def model_hash(folder: str) -> str:
-    path = Path(folder) / "model.safetensors"
-    return hashlib.sha256(existing_file(path).read_bytes()).hexdigest()
+    return hashlib.sha256(model_file(folder).read_bytes()).hexdigest()
 
 
 # ---------------------------------------------------------------- in a folder

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grapevine import methods
 from grapevine.core import Method, ModelSource, Network, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.core.models import model_file, read_tensors
 from grapevine.core.places import writing_name
 from grapevine.core.rows import Scale
 from grapevine.data.columns import Layout
@@ -86,12 +86,7 @@ class Model(Inputs):
     @classmethod
     def load(cls, folder: str | Path, method: str | None = None) -> Model:
         """The model of a finished run. `method`: path/to/file.py:Class, for a method that is in no table."""
-        path = Path(folder) / "model.safetensors"
-        if not path.exists():
-            raise Mistake(f"{folder} holds no model.safetensors: is it the folder of a finished `grapevine train` run?")
-        with safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["grapevine"])
-            flat = {name: file.get_tensor(name) for name in file.keys()}
+        about, flat = read_tensors(model_file(folder))
         texts = {name: str(v["kind"] if isinstance(v, dict) else v) for name, v in about["settings"].items()}
         made = with_settings(_method(about["method"], method), texts)
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
