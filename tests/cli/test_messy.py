@@ -165,6 +165,7 @@ def test_what_is_not_understood_gets_a_sentence(parties, case):
     (["--categories", "town"], "has no column 'town'"),
     (["--categories", "finding"], "'finding' already has another purpose: remove it from --categories"),
     (["--features", "Age", "--categories", "city"], "--categories names 'city', which is not among the --features"),
+    (["--decimal", "point"], "is not a number with a decimal point, use --decimal comma"),
     (["--decimal", "dot"], "decimal is dot, which is not a known value: use auto, point or comma"),
 ])  # fmt: skip
 def test_flags_that_do_not_fit_the_table(parties, words, sentence):

@@ -45,6 +45,35 @@ def test_numbers_as_people_write_them(values, decimal, numbers):
 
 
 @pytest.mark.parametrize(
+    "values, decimal, cell",
+    [
+        (["38.4", "37", "36.9"], "comma", "38.4"),
+        (["12", "14", "0.5", "low"], "comma", "0.5"),
+        (["37", "38,4"], "point", "38,4"),
+    ],
+)
+def test_numbers_with_the_other_mark_than_was_said_are_refused(values, decimal, cell):
+    """They silently became text."""
+    other = "comma" if decimal == "point" else "point"
+    with pytest.raises(Mistake, match=f"'{cell}' is not a number with a decimal {decimal}, use --decimal {other}"):
+        column(values, decimal=decimal, said=True)
+
+
+@pytest.mark.parametrize(
+    "values, asked",
+    [
+        (["a 1.5", "b", "c"], dict(decimal="comma", said=True)),
+        (["1.5", "unclear", "pending", "see 2"], dict(decimal="comma", said=True)),
+        (["1.2.3", "1.2", "1.10.0"], dict(decimal="comma", said=True)),
+        (["38.4", "37.1"], dict(decimal="comma", said=True, kinds=dict(c="category"))),
+        (["1,3", "2,4"], dict(decimal="point")),  # lists of answers, where nobody named a mark
+    ],
+)
+def test_text_with_some_numbers_in_it_is_still_text(values, asked):
+    assert column(values, **asked).columns[0].kind == "category"
+
+
+@pytest.mark.parametrize(
     "columns, mark",
     [
         (dict(a=["1,5"], b=["1.234"]), "comma"),  # so 1.234 is a thousand and more

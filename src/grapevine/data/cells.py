@@ -25,11 +25,11 @@ Place = Callable[[int], str]  # where row i of a file stands, for people
 
 
 class CellMistake(Mistake):
-    """A cell that cannot be used as it is."""
+    """A cell that cannot be used as it is. `settled` is the way out where a model or an agreement says what a column holds."""
 
-    def __init__(self, column: str, what: str, way: str):
+    def __init__(self, column: str, what: str, way: str, settled: str = ""):
         super().__init__(f"{what}, {way}.")
-        self.column, self.what, self.way = column, what, way
+        self.column, self.what, self.way, self.settled = column, what, way, settled or way
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,15 @@ class Cells:
 
 @dataclass(frozen=True)
 class Reader:
-    """How the columns of one file are read. `decimal` is point or comma; `missing` are further words for a missing value."""
+    """How the columns of one file are read. `decimal` is point or comma, which somebody `said` or the numbers showed; `missing`
+    are further words for a missing value."""
 
     path: Any
     place: Place
     missing: tuple[str, ...] = ()
     decimal: str = "point"
     kinds: Mapping[str, str] = field(default_factory=dict)
+    said: bool = False
 
     def column(self, name: str, cells: pa.ChunkedArray) -> Cells:
         """One feature column, as the kind that was asked for or as what it holds."""
@@ -61,7 +63,7 @@ class Reader:
         numeric = (of.is_integer, of.is_floating, of.is_boolean, of.is_null, of.is_decimal)
         if not any(test(cells.type) for test in numeric):
             raise CellMistake(
-                name, f"{self.path}, column {name!r} holds {cells.type}, which is no number, text or date", NAME_THEM
+                name, f"{self.path}, column {name!r} holds {cells.type}, which is no number, text or date", NAME_THEM, CORRECT
             )
         values, found = self.without_words(cells.cast(pa.float64()).to_numpy())
         if kind == CATEGORY:
@@ -110,8 +112,20 @@ class Reader:
             times = self.dates(name, values)
             if times is not None:
                 return Cells(*date_parts(name, times), found)
+        self.refuse_other_mark(name, values, kind)
         self.refuse_mixed(name, values, kind)
         return Cells(*categories(name, values), found)
+
+    def refuse_other_mark(self, name: str, values: pa.Array, kind: str | None) -> None:
+        """Refuse a column that should hold, or mostly holds, numbers of which some have the other decimal mark than was said."""
+        other = "point" if self.decimal == "comma" else "comma"
+        good, turned = looks_numeric(values, self.decimal), looks_numeric(values, other)
+        wrong, there = turned & ~good, valid(values)
+        mostly = kind is None and self.said and 2 * (good | turned).sum() > there.sum()
+        if wrong.any() and (mostly or kind == NUMBER):
+            row = int(np.flatnonzero(wrong)[0])
+            raise self.wrong(name, row, values[row].as_py(), f"a number with a decimal {self.decimal}",
+                             f"use --decimal {other}, or take the column as --categories", f"use --decimal {other}")  # fmt: skip
 
     def refuse_mixed(self, name: str, values: pa.Array, kind: str | None) -> None:
         """Refuse a column that should hold, or mostly holds, numbers or dates if a cell is neither."""
@@ -122,8 +136,9 @@ class Reader:
                 row = int(np.flatnonzero(bad)[0])
                 raise self.wrong(name, row, values[row].as_py(), what)
 
-    def wrong(self, name: str, row: int, cell: Any, what: str) -> CellMistake:
-        return CellMistake(name, f"{self.path}, {self.place(row)}, column {name!r}: {cell!r} is not {what}", NAME_THEM)
+    def wrong(self, name: str, row: int, cell: Any, what: str, way: str = "", settled: str = "") -> CellMistake:
+        found = f"{self.path}, {self.place(row)}, column {name!r}: {cell!r} is not {what}"
+        return CellMistake(name, found, way or NAME_THEM, settled or CORRECT)
 
     def dates(self, name: str, values: pa.Array) -> np.ndarray | None:
         """Dates, if all cells are; refused if 03/04/2024 could be in March or in April."""
@@ -133,7 +148,7 @@ class Reader:
         if parts.order == "either":
             cell = values[parts.first].as_py()
             raise CellMistake(name, f"{self.path}, {self.place(parts.first)}, column {name!r}: {cell!r} can be read day first or "
-                              "month first", "write dates as 2024-12-31, or name the column in --categories")  # fmt: skip
+                              "month first", f"{DATES}, or name the column in --categories", DATES)  # fmt: skip
         made = parts.times()
         if np.isnat(made[valid(values)]).any():
             row = int(np.flatnonzero(np.isnat(made) & valid(values))[0])
@@ -142,6 +157,8 @@ class Reader:
         return made
 
 
+CORRECT = "correct it, or name it in --missing"
+DATES = "write dates as 2024-12-31"
 NAME_THEM = "correct it, name it in --missing, take the column as --categories, or leave it out of --features"
 
 

@@ -138,7 +138,7 @@ def from_sheet(sheet: Sheet, columns: Columns) -> Table:
     if decimal == "auto":
         texts = [name for name in wanted if is_text(table.schema.field(name).type) and kinds.get(name) != CATEGORY]
         decimal = decimal_mark(sheet.path, {name: trimmed(table.column(name), columns.missing)[0] for name in texts})
-    reader = Reader(sheet.path, sheet.place, columns.missing, decimal, kinds)
+    reader = Reader(sheet.path, sheet.place, columns.missing, decimal, kinds, said=columns.decimal != "auto")
     read = [reader.column(name, table.column(name)) for name in wanted]
     made = build_table(sheet.path, columns, read, {name: table.column(name).to_pylist() for name in columns.texts}, sheet.place)
     unused = tuple(name for name in sheet.header if name not in (*wanted, *columns.texts))

@@ -47,9 +47,7 @@ def read_rows(source: Source, agreed: Agreement, name: str) -> Party:
     try:
         ((read,), _) = reading.read(told, [source.data], layout=agreed.row_layout if agreed.features else None)
     except CellMistake as wrong:
-        if "--impute" not in wrong.way:
-            raise
-        way = "fill it in, or ask the host for a federation with --impute"
+        way = "fill it in, or ask the host for a federation with --impute" if "--impute" in wrong.way else wrong.settled
         raise CellMistake(wrong.column, wrong.what, way) from None
     if len(agreed.shape) == 3 and agreed.shape[0] == 3 and read.x.shape[1] == 1:
         read = replace(read, x=np.repeat(read.x, 3, 1))  # grey images, where colours were agreed on
