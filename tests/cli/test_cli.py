@@ -140,11 +140,16 @@ def test_images_with_a_trained_run(tmp_path, monkeypatch, digits):
     new = grapevine("predict", "run", "north", "--out", "new.csv")
     assert new.exit_code == 0 and "Wrote 30 labels" in new.output and read("new.csv")[0] == ["id", "label", "probability"]
     np.savez("narrow.npz", X=np.zeros((3, 5)))
+    write("gap.csv", [["id", "a", "b"], [1, "", 2], [2, "x", 3]])  # which gaps and words must not hide
     for words, sentence in (
         (["run", "north", "--out", "new.csv"], "new.csv exists"),
         (["run", "north", "--out", "no/new.csv"], "there is no folder no"),
         (["run", "nobody.csv", "--out", "other.csv"], "there is no file nobody.csv"),
-        (["run", "narrow.npz", "--out", "other.csv"], "rows of shape (5,) do not fit this model"),
+        (
+            ["run", "narrow.npz", "--out", "other.csv"],
+            "narrow.npz has 5 columns (x0, x1, x2, x3, x4), but the model was made from images of 1×8×8",
+        ),
+        (["run", "gap.csv", "--out", "other.csv"], "gap.csv has 2 columns (a, b), but the model was made from images of 1×8×8"),
         (["north", "north", "--out", "other.csv"], "north holds no model.safetensors"),
     ):
         bad = grapevine("predict", *words)
@@ -167,6 +172,15 @@ def test_predict_takes_columns_by_name(wine):
     write("renamed.csv", [["zz", *header[1:]], *rows])
     bad = grapevine("predict", "run", "renamed.csv", "--out", "no.csv")
     assert bad.exit_code == 2 and f"renamed.csv has no column {header[0]!r}" in bad.stderr
+    done = grapevine("predict", "run", "renamed.csv", "--features", ",".join(["zz", *header[1:-2]]), "--out", "new-labels.csv")
+    assert done.exit_code == 0 and read("new-labels.csv") == read("all-labels.csv"), done.output
+    done = grapevine("predict", "run", "all.csv", "--features", ",".join(header[-3::-1]), "--out", "named-labels.csv")
+    assert done.exit_code == 0 and read("named-labels.csv") == read("all-labels.csv"), done.output
+    bad = grapevine("predict", "run", "all.csv", "--features", ",".join(header[:-4]), "--out", "no.csv")
+    assert bad.exit_code == 2 and f"leave --features out, or name {', '.join(header[-4:-2])} too." in bad.stderr
+    change("all.csv", 1, header[0], "low")
+    bad = grapevine("predict", "run", "all.csv", "--out", "no.csv")
+    assert bad.exit_code == 2 and bad.stderr.endswith("'low' is not a number, correct it, or name it in --missing.\n")
 
 
 BAD_WORDS = [

@@ -18,6 +18,7 @@ from scipy.special import softmax
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.core.models import read_tensors
+from grapevine.core.words import some
 from grapevine.data.columns import Column, Layout
 from grapevine.data.sheets import is_frame
 from grapevine.data.tables import Columns, read
@@ -48,9 +49,9 @@ class Heads:
         X = np.asarray(X, np.float64)
         X = X.reshape(len(X), -1)
         if X.shape[1] != len(self.scale.mean):
-            raise Mistake(
-                f"X has {X.shape[1]} features, but the labels were made from {len(self.scale.mean)}: give the same columns."
-            )
+            told = f" ({some(self.layout.names)})" if self.layout.columns else ""
+            raise Mistake(f"X has {X.shape[1]} features, but the labels were made from {len(self.scale.mean)}{told}: give the "
+                          "same columns.")  # fmt: skip
         V = self.scale(X)
         return softmax(sum(weight * _log_p(V @ W + b) for W, b, weight in self.heads.values()), axis=1)
 
