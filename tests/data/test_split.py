@@ -89,6 +89,15 @@ def test_a_split_is_not_applied_to_other_data(tmp_path):
             Split.load(path, other)
 
 
+def test_a_split_between_parties_asks_for_their_column(tmp_path):
+    path, data = tmp_path / "split.json", toy(600)
+    group = torch.arange(len(data.x)) % 3
+    parties = replace(data, group=group, group_test=torch.arange(len(data.x_test)) % 3, group_names=("N", "S", "W"))
+    parties.split(partition="natural").save(path)
+    with pytest.raises(Mistake, match=r"it is between parties \(N, S, W\), so name the column of parties with --party"):
+        Split.load(path, data)
+
+
 @pytest.mark.parametrize("change", [
     lambda saved: saved["clients"][1]["labels"].reverse(),
     lambda saved: saved["clients"][0]["labelled"].append(saved["clients"][0]["labelled"].pop(0)),

@@ -86,6 +86,9 @@ def test_a_sentence_for_what_does_not_match(split, tmp_path, spoil, says):
 def test_a_sentence_for_what_is_not_there(split, tmp_path):
     with pytest.raises(Mistake, match="is not the folder of a finished label job"):
         with_labels(split, tmp_path)
+    (tmp_path / "result.json").write_text('{"job": "train", "method": "fedavg"}')
+    with pytest.raises(Mistake, match="is not the folder of a finished label job, but of a train job: give the --out of"):
+        with_labels(split, tmp_path)
     folder = write(tmp_path / "labels", truths(split))
     with pytest.raises(Mistake, match="has no further label with a confidence of 0.95 or more"):
         with_labels(split, folder, 0.95)

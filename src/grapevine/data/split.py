@@ -220,7 +220,7 @@ class Split:
             x, truth = with_foreign(dataset, foreign, extra)
         split = Split(dataset, parts, server, validation, settings, seed, x, truth, groups, extra)
         if split.fingerprint != fingerprint:
-            raise Mistake(f"{path} was made for different data ({name}), not for this {dataset.name}; use the same files.")
+            raise Mistake(f"{path} was made for different data ({name}), not for this {dataset.name}; {_way(saved, dataset)}.")
         if split.hash != digest:
             raise Mistake(f"{path} was changed after it was saved; make the split again from its settings.")
         return split
@@ -231,6 +231,14 @@ def _indices(values: list) -> Tensor:
     if tensor.dim() != 1 or (tensor < 0).any():
         raise ValueError("positions and labels are lists of numbers from 0 on")
     return tensor
+
+
+def _way(saved: dict, dataset: Dataset) -> str:
+    """What is probably missing where a split does not fit the data."""
+    if saved["groups"] is not None and dataset.group is None:
+        names = ", ".join(str(line.get("client")) for line in saved.get("table", [])[:3])
+        return f"it is between parties{names and f' ({names})'}, so name the column of parties with --party, and use the same files"
+    return "use the same files, and read them with the same flags"
 
 
 def _revealed(labels: str) -> str:

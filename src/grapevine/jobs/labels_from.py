@@ -17,6 +17,7 @@ import torch
 from grapevine.core.errors import Mistake
 from grapevine.data.sheets import read_text_columns
 from grapevine.data.split import Part, Split
+from grapevine.run.folder import read_json
 
 FILE = "labels.csv"
 
@@ -33,8 +34,10 @@ class Found:
 def with_labels(split: Split, folder: str | Path, least: float = 0.0) -> Split:
     """The split with the job's labels where the clients have none, from this confidence on."""
     place = Path(folder)
-    if not (place / "result.json").is_file():
-        raise Mistake(f"{folder} is not the folder of a finished label job: give the --out of `grapevine label`.")
+    result = read_json(place / "result.json")
+    if result is None or result.get("job", "label") != "label":
+        held = f", but of a {result['job']} job" if result else ""
+        raise Mistake(f"{folder} is not the folder of a finished label job{held}: give the --out of `grapevine label`.")
     digest, parts, new = hashlib.sha256(), [], 0
     for name, part in zip(split.names, split.parts):
         path = _file(place, name)

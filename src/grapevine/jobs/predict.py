@@ -72,7 +72,7 @@ def _by_name(model: Model | Heads, file: str, asked: Columns, named: Sequence[st
     own = wanted if named is None or set(named) == set(wanted) else tuple(named)
     if len(own) != len(wanted):
         lacks = [name for name in wanted if name not in own]
-        way = f"name {some(lacks)} too" if len(own) < len(wanted) else "name as many"
+        way = f"name {some(lacks)} too" if set(own) < set(wanted) else f"name the file's columns for {some(wanted)}"
         raise Mistake(f"--features names {many(len(own), 'column')}, but the model was made from {len(wanted)}: leave --features "
                       f"out, or {way}.")  # fmt: skip
     theirs = dict(zip(own, wanted))
