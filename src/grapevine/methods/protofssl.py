@@ -98,9 +98,9 @@ class ProtoFSSL(Method):
         bases.check_features_dim(self, server)
         bases.note_unused_labels(self, server)
         if self.helpers > server.per_round:
-            raise Mistake(
-                f"protofssl: helpers={self.helpers} is more than the {server.per_round} clients of --per-round: use fewer."
-            )
+            others = max(1, server.per_round - 1)
+            raise Mistake(f"protofssl: helpers={self.helpers} is more than the {server.per_round} clients of a round: use "
+                          f"--set helpers={others}.")  # fmt: skip
 
     # ------------------------------------------------------------ client
 
