@@ -61,6 +61,8 @@ def check(values: Any, method: str = "") -> None:
             usual = f"{f.default:g}" if _is_number(f.default) else ""
             if method:
                 raise Mistake(f"{method}: {f.name}={shown} {wrong}{usual and f', as in --set {f.name}={usual}'}.")
+            if f.default in (f.metadata["least"], f.metadata["most"]):  # which the sentence has named
+                usual = ""
             name = f.name.replace("_", "-")
             raise Mistake(f"{name} is {shown}, which {wrong}{usual and f', as in {usual}'}.")
 
@@ -69,8 +71,12 @@ def values(f: Field) -> str:
     """The allowed values of a setting, in words."""
     choices = f.metadata["choices"]
     if choices:
-        return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+        return _either(choices)
     return " or ".join([_range(f), *f.metadata.get("words", ())])
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _range(f: Field) -> str:
@@ -124,11 +130,13 @@ def read(f: Field, text: str, method: str = "") -> Any:
 
 
 def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
-    wanted = " or ".join([_A[kind(f)], *f.metadata.get("words", ())])
+    words = f.metadata.get("words", ())
+    wanted = _either([_A[kind(f)], *words])
     usual = "" if f.default in (MISSING, None) else str(f.default)
     if method:
         return Mistake(f"{method}: {f.name}={value} is not {wanted}{usual and f', as in {f.name}={usual}'}.")
-    return Mistake(f"{f.name.replace('_', '-')} is {value}, which is not {wanted}{usual and f', as in {usual}'}.")
+    way = f", as in {usual}" if usual else f": use {'one of these' if words else 'one'}, or leave it out"
+    return Mistake(f"{f.name.replace('_', '-')} is {value}, which is not {wanted}{way}.")
 
 
 # ---------------------------------------------------------------- the settings of a job
