@@ -60,5 +60,8 @@ def test_a_mistyped_path_names_the_file_that_is_near(tmp_path):
     (tmp_path / "patients.csv").write_text("a,label\n1,k\n")
     with pytest.raises(Mistake, match=r"there is no file .*patient.csv \(did you mean 'patients.csv'\?\): check the path"):
         load(str(tmp_path / "patient.csv"))
+    for name in ("missing.csv", "x.csv", "rows.csv"):  # an ending alone is not near
+        with pytest.raises(Mistake, match=f"there is no file .*{name}: check the path"):
+            load(str(tmp_path / name))
     with pytest.raises(Mistake, match="there is no folder .*nowhere and so no file"):
         load(str(tmp_path / "nowhere" / "patients.csv"))

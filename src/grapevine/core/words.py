@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -20,10 +20,10 @@ def percent(value: float | None) -> str:
     return "—" if value is None else f"{value:.1%}"
 
 
-def hint(name: str, among: Iterable[str]) -> str:
-    """The name that was probably meant, in brackets; empty if none is near."""
-    known = {each.lower(): each for each in among}
-    near = difflib.get_close_matches(name.lower(), known, 1)
+def hint(name: str, among: Iterable[str], part: Callable[[str], str] = str) -> str:
+    """The name that was probably meant, in brackets; empty if none is near. Names are near by a `part` of them."""
+    known = {part(each).lower(): each for each in among}
+    near = difflib.get_close_matches(part(name).lower(), known, 1)
     return f" (did you mean {known[near[0]]!r}?)" if near else ""
 
 

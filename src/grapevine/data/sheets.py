@@ -84,7 +84,8 @@ def existing_file(path: str | Path) -> Path:
 def no_file(path: Path) -> Mistake:
     if not path.parent.is_dir():
         return Mistake(f"there is no folder {path.parent} and so no file {path}: check the path.")
-    return Mistake(f"there is no file {path}{hint(path.name, os.listdir(path.parent))}: check the path.")
+    beside = sorted(os.listdir(path.parent), key=lambda name: Path(name).suffix == path.suffix)  # such a one takes precedence
+    return Mistake(f"there is no file {path}{hint(path.name, beside, lambda name: Path(name).stem)}: check the path.")
 
 
 def row_number(row: int) -> str:
