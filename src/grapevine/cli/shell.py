@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import click
 
@@ -28,10 +29,16 @@ def stopped(sentence: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nStopped: {sentence}.", err=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(130)
+        _end(f"Stopped: {sentence}.")
+
+
+def _end(sentence: str) -> NoReturn:
+    """Everything is cleaned up: a second Ctrl-C meets neither Python nor torch as they take themselves apart."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    click.echo(f"\n{sentence}", err=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 @contextmanager
@@ -50,5 +57,4 @@ def goes_on(resume: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nStopped. Continue with: {again(resume)}", err=True)
-        sys.exit(130)
+        _end(f"Stopped. Continue with: {again(resume)}")
