@@ -18,6 +18,7 @@ FOLDERS = [
     ({"settings.json": dict(method="fedavg")}, "the run has not finished: .* --resume"),
     ({"result.json": dict(job="label", method="xclp")}, "labels by xclp leave no model for later rows"),
     ({"result.json": dict(job="label", method="chorus", settings=dict(groups=2))}, "labels in groups leave no model"),
+    ({"result.json": dict(job="label", method="chorus"), "heads.safetensors": {}}, "its models only label later rows"),
     ({"result.json": dict(job="label", method="chorus")}, "name a party's own folder, or label again"),
     ({"result.json": dict(job="clean", method="mp-ssfl")}, "a clean job leaves none: train on"),
     ({"result.json": dict(job="train", method="alone"), "settings.json": {}}, "alone leaves its models at the clients"),

@@ -18,11 +18,12 @@ import grapevine as gv
 from grapevine.cli.main import main
 from grapevine.core import Client, wire
 from grapevine.core.errors import Mistake
+from grapevine.core.models import HEADS
 from grapevine.core.store import FileStore, Memory
 from grapevine.crypto import accountant
 from grapevine.crypto import names as sealed_names
 from grapevine.jobs import label_party
-from grapevine.jobs.heads import HEADS, heads_of
+from grapevine.jobs.heads import heads_of
 from grapevine.jobs.settings import LabelSettings
 from grapevine.learn.private import fit_own, releases
 from grapevine.parties import job

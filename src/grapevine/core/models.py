@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from grapevine.core.errors import Mistake
 
-MODEL = "model.safetensors"
+MODEL, HEADS = "model.safetensors", "heads.safetensors"  # of a training run, and of a label job
 
 
 def model_file(folder: str | Path) -> Path:
@@ -30,11 +30,13 @@ def _reason(folder: Path) -> str:
     if (folder / "compare.json").is_file():
         made = sorted(folder.glob(f"runs/**/{MODEL}"))
         return f"it is a comparison: name one of its runs{f', as in {made[0].parent}' if made else ''}"
+    if (folder / HEADS).is_file():
+        return "its models only label later rows: name the folder of a training run"
     if result.get("job") == "label" and method != "xclp" and not (result.get("settings") or {}).get("groups", 1) > 1:
         return "this label job left no models for later rows: name a party's own folder, or label again"
     if result.get("job") == "label":
-        how = f"labels by {method}" if method == "xclp" else "labels in groups"
-        return f"{how} leave no model for later rows: label again with --method chorus in one group, or add the rows to a party's"
+        how, way = ("by xclp", "by chorus") if method == "xclp" else ("in groups", "in one group")
+        return f"labels {how} leave no model for later rows: label again {way}, or label these rows as a party's"
     if result.get("job") == "clean":
         return "a clean job leaves none: train on the labels that it left, and name that run"
     if result:

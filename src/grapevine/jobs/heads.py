@@ -24,8 +24,6 @@ from grapevine.data.sheets import is_frame
 from grapevine.data.tables import Columns, read
 from grapevine.methods.tune import Scale
 
-HEADS = "heads.safetensors"
-
 
 @dataclass(frozen=True)
 class Heads:

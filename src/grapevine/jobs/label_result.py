@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.ledger import Ledger
+from grapevine.core.models import HEADS
 from grapevine.core.version import __version__
 from grapevine.core.words import percent, short_table
 from grapevine.data.tables import write_csv
 from grapevine.graph import layout
 from grapevine.jobs.expected import sensitivity, verdict_words
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
-from grapevine.jobs.heads import HEADS, Heads
+from grapevine.jobs.heads import Heads
 from grapevine.jobs.settings import LabelSettings
 from grapevine.run.folder import peak_memory_mb
 

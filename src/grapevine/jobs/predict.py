@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.models import HEADS
 from grapevine.core.places import require_file
 from grapevine.core.words import many, some
 from grapevine.data import together
@@ -20,7 +21,7 @@ from grapevine.data.columns import NUMBER, Layout
 from grapevine.data.pictures import read_images
 from grapevine.data.sheets import ending
 from grapevine.data.tables import Columns, Table, choose_columns, column_names, read, write_csv
-from grapevine.jobs.heads import HEADS, Heads
+from grapevine.jobs.heads import Heads
 from grapevine.jobs.settings import PredictSettings
 from grapevine.run.model import Model
 

@@ -16,11 +16,12 @@ from typing import Any
 from grapevine.core import Client
 from grapevine.core.errors import Later, Mistake
 from grapevine.core.ledger import Ledger
+from grapevine.core.models import HEADS
 from grapevine.core.places import writing_name
 from grapevine.core.store import FileStore, Memory, write_atomically
 from grapevine.core.words import printable
 from grapevine.crypto.agreement import Identity, fingerprint
-from grapevine.jobs import heads, label, label_result
+from grapevine.jobs import label, label_result
 from grapevine.jobs.folder import require_new, write_lines
 from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import LabelSettings
@@ -407,7 +408,7 @@ class _Stay:
         label_result.write_party(out, result[0])
         write_atomically(out / "result.json", json.dumps(label_result.summary_json(result), indent=1).encode(), 0o600)
         if result.heads is not None:
-            result.heads.save(out / heads.HEADS)
+            result.heads.save(out / HEADS)
 
     def _write_cleaned(self, out: Path) -> None:
         from grapevine.parties import networks
