@@ -520,6 +520,35 @@ def test_warnings():
     assert any("all are neighbours" in note for note in label(parties, neighbours=100).warnings)
 
 
+@pytest.mark.parametrize("method", ["chorus", "xclp"])
+def test_a_group_without_labels_is_named(method):
+    parties = [(X, y if i % 2 else np.full_like(y, -1), t) for i, (X, y, t) in enumerate(blobs((20, 24, 18, 20)))]
+    with pytest.raises(Mistake, match="no party of the group party-1, party-3 has a labelled row: label a few rows there"):
+        label(parties, method=method, groups=2)
+
+
+def test_what_a_party_notices_of_its_rows_is_a_mistake():
+    rows = [(np.ones((20, 2)), np.arange(20) % 2) for _ in range(3)]
+    with pytest.raises(Mistake, match="^no column is usable"):
+        gv.label(rows, secure="plain")
+
+
+def test_where_all_rows_have_labels_no_class_is_missed():
+    made = label([(X, t, t) for X, _, t in blobs()], method="chorus")
+    assert not any("no row gets the class" in note for note in made.warnings)
+
+
+def test_heads_label_the_jobs_own_arrays_where_values_are_missing():
+    parties = blobs((40, 40, 40), labelled=15)
+    for X, _, _ in parties:
+        X[::4, 3] = np.nan
+    made = label(parties, method="chorus", impute=True, secure="plain")
+    proba = made.heads.predict_proba(parties[0][0])
+    assert proba.shape == (40, 3) and np.isfinite(proba).all()
+    encoded = np.c_[parties[0][0], np.isnan(parties[0][0][:, 3])]
+    np.testing.assert_array_equal(made.heads.predict_proba(encoded), proba)
+
+
 # ---------------------------------------------------------------- the picture
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
-from grapevine.core.words import percent
+from grapevine.core.words import percent, some
 from grapevine.crypto import accountant, spread, sums
 from grapevine.crypto import names as sealed_names
 from grapevine.crypto.hamming import protocol
@@ -115,6 +115,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     classes = sort_names({name for party in parties for name in party.classes})
     if not classes:
         raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
+    _check_groups(parties, method.groups)
     notes = spelling_warnings(classes)
     if len(classes) == 1:
         notes.append(f"every label is '{classes[0]}', so every row will get it: label rows of other classes too.")
@@ -127,6 +128,14 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     if most >= n:
         notes.append(f"{most} neighbours were asked for, but there are only {n - 1} other rows: all are neighbours.")
     return notes
+
+
+def _check_groups(parties: Sequence[Party], groups: int) -> None:
+    """Labels do not travel between groups, so each needs its own."""
+    for group in (parties[i::groups] for i in range(groups)):
+        if not any(party.classes for party in group):
+            names = some([party.name for party in group])
+            raise Mistake(f"no party of the group {names} has a labelled row: label a few rows there, or form fewer groups.")
 
 
 def check_classes(party: Party) -> None:
@@ -224,7 +233,9 @@ def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:
 
 
 def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:
-    """Classes that no unlabelled row gets."""
+    """Classes that no unlabelled row gets, where any row gets a label."""
+    if not any(round(line["given"]) for line in recall.values()):
+        return []
     never = [name for name in classes if name in recall and not round(recall[name]["given"])]
     return [f"no row gets the class '{name}': it has too few labels." for name in never]
 
