@@ -126,7 +126,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     if method.xclp.spread.name == "paper":
         notes.append("spread=paper is for comparison: any party can work out most of the others' labels from what it is sent.")
     if most >= n:
-        notes.append(f"{most} neighbours were asked for, but there are only {n - 1} other rows: all are neighbours.")
+        notes.append(f"each row would have {most} neighbours, but there are only {n - 1} other rows: all are neighbours.")
     return notes
 
 
