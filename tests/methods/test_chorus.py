@@ -70,10 +70,10 @@ def test_keys_and_scores_are_gone_at_the_end(plain):
         assert set(plain.memory(name)) == {"classes", "gaps", "tuned", "named", "result"}
 
 
-@pytest.mark.parametrize("step", ["names", "begin", "go_on", "share", "receive"])
+@pytest.mark.parametrize("step", ["names", "begin", "go_on", "share", "receive", "hear"])
 def test_a_party_that_is_lost_takes_nobody_along(step):
     parties = blobs((20, 24, 18, 22), labelled=9, spread=0.5)
-    run = start(chorus("psm"), parties, faults=[Fault("p2", step, "drop", when="before", forever=True)])
+    run = start(chorus("psm", smooth=step == "hear"), parties, faults=[Fault("p2", step, "drop", when="before", forever=True)])
     got = set(run.about["got_labels"].values())
     assert got == {"p0", "p1", "p3"}
     for name in got:

@@ -367,7 +367,7 @@ class Chorus(InGroups):
             each = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties}
             told = dict(parties=spread.told["parties"], turn=spread.round, attempt=spread.attempt)
             replies = one_shot.named(server.ask(self.hear, each=each, number=number, **told))
-            parties = tuple(sorted(replies))
+            parties = spread.parties  # among whom the next sum is masked, whoever was lost since
 
     def _soft(self, server: Server, found: Propagated, replies: Mapping[str, dict], group: Group, classes: int) -> Spread:
         """W times everybody's soft labels, each party's own rows to itself."""
