@@ -7,8 +7,6 @@ business of `methods.song`, which hands them in.
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -16,11 +14,12 @@ from functools import lru_cache, partial
 import numpy as np
 from scipy.special import gammaln, log_softmax, softmax
 
+from grapevine.core.threads import no_warnings
+
 FOLDS = 6  # all labels, and five times four fifths of them
 TEMPERATURES = 0.05 * 2.0 ** (np.arange(19) / 2)  # 0.05 … 25.6: what log-probabilities are multiplied by
 LEAST = 1e-12
 PSEUDO = 2.0 ** np.arange(12)  # pseudo-labels of a prior of class shares: from any shares at all to equal ones
-ONE_AT_A_TIME = threading.Lock()
 STRENGTH = 20.0  # the fewest rows that the shares of all count for beside a party's own
 
 
@@ -176,8 +175,7 @@ def own_head(X: np.ndarray, y: np.ndarray, C: int) -> Head | None:
     found = np.unique(y)
     if len(found) < 2:
         return None
-    with ONE_AT_A_TIME, warnings.catch_warnings():  # the filters belong to all threads
-        warnings.simplefilter("ignore")  # a fit that is not quite at its end is good enough for one voice
+    with no_warnings():  # a fit that is not quite at its end is good enough for one voice
         model = LogisticRegression(max_iter=200).fit(X, y)
     W, b = np.zeros((X.shape[1], C)), np.full(C, -np.inf)
     if len(found) == 2:  # one row of coefficients, for the second class against the first
