@@ -54,7 +54,7 @@ def _blas() -> Any:
 
 
 class Shared:
-    """A state of the whole process that several threads may ask for: the first to enter sets it, the last to leave restores it."""
+    """A state of the whole process, for several threads: the first to enter sets it, the last to leave restores it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager]):
         self.make, self.lock, self.users = make, threading.Lock(), 0
