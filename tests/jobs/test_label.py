@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ import grapevine as gv
 from grapevine import report
 from grapevine.core.errors import Mistake
 from grapevine.graph import layout
-from grapevine.jobs import baselines, disclosure, expected, label_result
+from grapevine.jobs import baselines, disclosure, expected, label_notes, label_result
 from grapevine.jobs import label as labelling
+from grapevine.jobs.label_party import threshold
+from grapevine.jobs.label_result import PartyLabels
 from grapevine.jobs.reading import Party, party_names
 from grapevine.jobs.reading import read as read_rows
 from grapevine.jobs.settings import LabelSettings
@@ -518,6 +521,65 @@ def test_warnings():
         made = label(only, method=method)
         assert made.expected is None and made.recall == {} and all(party.verdict is None for party in made)
     assert any("all are neighbours" in note for note in label(parties, neighbours=100).warnings)
+
+
+def test_why_no_row_gets_a_class(tmp_path):
+    """It was "it has too few labels" where every row was labelled already, and where --abstain held them all back."""
+    parties = blobs(labelled=12)
+    full = gv.label([(X, t) for X, _, t in parties], secure="plain", out=tmp_path / "full")
+    assert [note for note in full.warnings if "label" in note] == ["every row is labelled already, so there are no new labels."]
+    page = (tmp_path / "full" / "report.html").read_text(encoding="utf-8")
+    assert "There are no new labels: we hid 62 known labels" in page and "of the new labels are expected" not in page
+    said = label(blobs(spread=4.0), method="chorus", secure="plain", seed=1, abstain=0.9999999).warnings
+    assert "no row gets a label: none of 44 rows is as sure as --abstain 0.9999999 asks." in said
+    assert not [note for note in said if "class" in note]
+
+
+def test_classes_that_no_row_gets_share_a_line():
+    """An id column as label made 360 lines."""
+    parties = [PartyLabels("a", ["1", "2"], ["x", None], np.ones(2), np.ones((2, 1)), [None, None], ["x", "y"],
+                           np.array([False, True]))]  # fmt: skip
+    recall = {name: dict(n=n, given=name == "x") for name, n in dict(x=9, y=9, **{f"c{i}": 2 for i in range(9)}, z=40).items()}
+    assert label_notes.never(recall, parties, LabelSettings(abstain=0.5)) == [
+        "no row gets the class 'y': no row that would get it is as sure as --abstain 0.5 asks.",
+        "no row gets 9 of 12 classes ('c0', 'c1', 'c2', 'c3', 'c4' and 4 more): they have too few labels (at most 2 each).",
+        "no row gets the class 'z': no row without a label is most like it.",
+    ]
+
+
+def test_a_target_counts_with_hidden_labels_that_were_oftener_wrong_than_told():
+    """Of labels that were to be right 99 % of the time, 95 % were: the probabilities alone chose which."""
+    sure = np.linspace(0.95, 0.9999, 100)
+    rows = np.array([*np.zeros(19), 400.0])
+    honest, proud = (dict(rows=rows, hits=rows * share, sure=rows * 0.98) for share in (0.98, 0.94))
+    usual = threshold(sure, 0.98)
+    assert threshold(sure, 0.98, honest) == usual == threshold(sure, 0.98, dict(rows=[], hits=[], n=3))
+    assert threshold(sure, 0.98, dict(honest, hits=rows)) == usual  # luck is no reason to be surer
+    kept = 1 - sure[sure >= threshold(sure, 0.98, proud)]
+    assert 0 < len(kept) < (sure >= usual).sum() and kept.mean() * 25 / 9 <= 0.02 < np.mean(1 - sure) * 25 / 9
+
+
+def test_what_is_expected_is_of_the_labels_that_are_given():
+    """Beside "to be right 99 % of the time" stood what is expected if no row abstains."""
+    table = [dict(n=n, right=right) for n, right in ((0, 0), (100, 50), (0, 0), (300, 294))]
+    told = dict(accuracy=0.86, low=0.8, high=0.9, alone=0.5, n=400, calibration=table)
+    confidence, out = np.array([0.3, 0.6, 0.9, 0.9, 0.9, 1.0]), np.array([True, True, False, False, False, False])
+    none = [None] * 6
+    party = PartyLabels("a", list("123456"), none, confidence, np.ones((6, 1)), none, ["x"] * 6, out)
+    found = expected.of_given(told, [party])
+    assert found["accuracy"] == 0.86 and found["given"]["accuracy"] == pytest.approx(0.98) and found["given"]["n"] == 300
+    assert (found["given"]["low"], found["given"]["high"]) == pytest.approx(expected.wilson(294, 300))
+    assert expected.of_given(told, [replace(party, abstained=out & False)]) == told
+    both = expected.of_given(told, [replace(party, abstained=confidence < 0.5)])["given"]  # 0.6 counts with the bin below
+    assert both["n"] == 400 and both["accuracy"] == pytest.approx(0.2 * 0.5 + 0.8 * 0.98)
+    said = label_notes.aimed([party], 0.99, found)
+    assert said == ["to be right 99% of the time, 4 of 6 rows get a label (66.7%); the others abstain."]
+    said = label_notes.aimed([party], 0.998, found)[1:]
+    assert said == ["of hidden labels about as sure as these, 98.0% (95.7% to 99.1%) were right: 99.8% is not reached."]
+    few = dict(found, given=dict(found["given"], n=120))
+    assert "only 120 hidden labels were about as sure as these" in label_notes.aimed([party], 0.99, few)[1]
+    all = label_notes.aimed([replace(party, abstained=out & False)], 0.85, told)  # it was "the others abstain"
+    assert all == ["to be right 85% of the time, 6 of 6 rows get a label (100.0%)."]
 
 
 # ---------------------------------------------------------------- the picture
