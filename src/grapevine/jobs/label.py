@@ -36,6 +36,8 @@ from grapevine.methods.chorus import DEFAULT, Chorus
 from grapevine.methods.label import Label
 from grapevine.methods.xclp import CrossClientPropagation
 
+LABELLED = 20  # rows: of fewer, each may well be the only one of its class
+
 
 def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None = None, out: str | Path | None = None,
           dry_run: bool = False, progress: Progress | None = None, command: str = "",
@@ -115,6 +117,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     classes = sort_names({name for party in parties for name in party.classes})
     if not classes:
         raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
+    check_label("the parties", [label for party in parties for label in party.labels])
     notes = spelling_warnings(classes)
     if len(classes) == 1:
         notes.append(f"every label is '{classes[0]}', so every row will get it: label rows of other classes too.")
@@ -137,6 +140,26 @@ def check_classes(party: Party) -> None:
             f"{party.name} has {n} different labels, but at most {sealed_names.MOST} can be agreed on: check that --label "
             "names the right column."
         )
+    check_label(party.name, party.labels)
+
+
+def check_label(who: str, labels: Sequence[str | None]) -> None:
+    """Refuse an id or a measurement as label: nearly every labelled row has a class of its own, or of numbers that lie wide
+    apart, every second one."""
+    known = [label for label in labels if label is not None]
+    n = len(set(known))
+    if len(known) >= LABELLED and n > (0.5 if _measured(set(known)) else 0.9) * len(known):
+        raise Mistake(f"{who}: {len(known)} labelled rows have {n} different labels, so nearly every row is a class of its own. "
+                      "Is this the label? Name another column with --label.")  # fmt: skip
+
+
+def _measured(names: set[str]) -> bool:
+    """Whether names are numbers with fractions, or whole ones that lie wide apart, as measurements do and classes do not."""
+    try:
+        numbers = np.array([float(name) for name in names])
+    except ValueError:
+        return False
+    return bool((numbers % 1 != 0).any() or np.ptp(numbers) >= 2 * len(numbers))
 
 
 # ---------------------------------------------------------------- running
