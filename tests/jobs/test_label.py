@@ -14,6 +14,7 @@ from sklearn.datasets import load_wine
 
 import grapevine as gv
 from grapevine import report
+from grapevine.cli.terminal import show_labels
 from grapevine.core.errors import Mistake
 from grapevine.graph import layout
 from grapevine.jobs import baselines, disclosure, expected, label_notes, label_result
@@ -648,6 +649,20 @@ def test_many_parties_with_the_same_verdict_share_a_sentence():
         "west: not different from the party's own model beyond chance. Of 15 labels that were hidden, 15 were "
         "recovered (100.0%; 79.6% to 100.0%), 14 by its own model."
     ]
+
+
+def test_xclp_has_a_verdict_over_all_parties(tmp_path, capsys):
+    """Terminal and page said 67.5 % together and 69.0 % alone, and nothing of what that means; nor of how many labels."""
+    e = dict(n=40, accuracy=0.675, alone=0.69, low=0.52, high=0.799)
+    (said,) = expected.verdict_of_all(e)
+    assert said.startswith("All parties: together not different beyond chance from each party alone. Of 40 labels that were hid")
+    assert "together better than" in expected.verdict_of_all(dict(e, accuracy=0.9, low=0.77, high=0.96))[0]
+    assert "together worse than" in expected.verdict_of_all(dict(e, alone=0.9))[0] and expected.verdict_of_all(None) == []
+    made = label(blobs(), out=tmp_path / "out", seed=1)
+    show_labels(made, tmp_path / "out")
+    told, (said,) = " ".join(capsys.readouterr().out.split()), expected.verdict_of_all(made.expected)
+    assert said in told and f"we hid {made.expected['n']} of 18 known labels" in told
+    assert said in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_class_with_a_single_label_is_not_lost():

@@ -180,7 +180,7 @@ def _between(e: dict) -> str:
 
 def _show_trust(result: Any) -> None:
     """How far to trust a label: by probability, by class, and party by party."""
-    from grapevine.jobs.expected import sensitivity, verdict_lines
+    from grapevine.jobs.expected import sensitivity, verdict_lines, verdict_of_all
 
     e = result.expected
     if e:
@@ -194,7 +194,9 @@ def _show_trust(result: Any) -> None:
     elif result.recall:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
         show_grid("By class", ["class", "hidden labels", "recovered", "new labels"], rows, "classes")
-    if result.settings.method == "chorus" and len(result.classes) > 1:
+    if result.settings.method != "chorus":
+        say(*verdict_of_all(e))
+    elif len(result.classes) > 1:
         say(*verdict_lines([(p.name, p.verdict) for p in result]))
 
 

@@ -143,3 +143,16 @@ def verdict_lines(parties: Sequence[tuple[str, Mapping[str, Any] | None]]) -> li
     return [
         f"{len(names)} of {len(parties)} parties: {SAID[kind]} ({some(names, 10)})." for kind, names in named.items() if names
     ]
+
+
+def verdict_of_all(e: Mapping[str, Any] | None) -> list[str]:
+    """One verdict over all parties, where a method (xclp) opens no more than how many hidden labels were recovered by them
+    together and by each alone. Their difference has to be beyond what chance makes of two shares that are measured apart."""
+    if not e:
+        return []
+    beyond = 2**0.5 * (e["high"] - e["low"]) / 2
+    more = e["accuracy"] - e["alone"]
+    said = "better than" if more > beyond else "worse than" if more < -beyond else "not different beyond chance from"
+    together, alone = round(e["accuracy"] * e["n"]), round(e["alone"] * e["n"])
+    return [f"All parties: together {said} each party alone. Of {e['n']} labels that were hidden, {together} were recovered "
+            f"together ({percent(e['accuracy'])}) and {alone} by each party alone ({percent(e['alone'])})."]  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.expected import verdict, verdict_lines, wilson
+from grapevine.jobs.expected import verdict, verdict_lines, verdict_of_all, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
@@ -32,7 +32,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         told = dict(summary["settings"], protocol=protocol, seed=note or summary.get("seed"), version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary.get("command") else []
         sections = [
-            ("Parties", _parties(parties, summary["expected"])),
+            ("Parties", _parties(parties, summary["expected"], summary.get("method", ""))),
             ("By class", _classes(summary)),
             ("Together and alone", _together(parties, summary["expected"])),
             ("Confidence", _confidence(parties)),
@@ -106,7 +106,7 @@ def _rights(parties: list[dict]) -> dict[str, list[float | None]]:
     return rights | {name: values for name, values in others.items() if any(value is not None for value in values)}
 
 
-def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
+def _parties(parties: list[dict], expected: dict | None, method: str) -> list[Part]:
     """In words first: whether each party does better than with its own model. Then the counts, with what the truth says."""
     if not parties:
         return []
@@ -123,6 +123,8 @@ def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
         note = [f"No truth was given: {_sure(expected.get('given', expected))} is expected over all parties."]
     words = verdict_lines([(p["name"], p["verdict"]) for p in parties if p.get("verdict") is not None])
     verdicts = [Card("Are the labels better than each party's own model's?", words)] if words else []
+    if not words and method == "xclp" and expected:
+        verdicts = [Card("Are the labels better than each party's alone?", verdict_of_all(expected))]
     return [*verdicts, Card("", [Table(heads, rows), *note])]
 
 
