@@ -515,6 +515,17 @@ def test_parties_from_files_are_called_as_their_files(tmp_path):
         gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
 
 
+def test_a_table_under_two_paths_is_refused(tmp_path):
+    """Only the same path was, so a copy counted as another party."""
+    table = "id,a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 3},{i % 2 or ''}\n" for i in range(30))
+    for name, text in dict(a=table, copy=table, b=table.replace("29,1,", "29,2,")).items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    a, copy, b = (tmp_path / f"{name}.csv" for name in ("a", "copy", "b"))
+    with pytest.raises(Mistake, match="a.csv and .*copy.csv hold the same rows with the same ids: name each party once"):
+        gv.label([a, b, copy], label="y", dry_run=True)
+    gv.label([a, b], label="y", dry_run=True)
+
+
 def test_new_labels_by_class_are_those_of_the_parties():
     """The sum over all rows also counted what was proposed for labelled rows, and rows that abstain."""
     made = label(blobs(spread=2.0), method="chorus", abstain=0.9, seed=3)
