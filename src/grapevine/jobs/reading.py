@@ -131,7 +131,8 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
     read = together.read_together(sources, each, names)
     raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
     made = Layout(read[0].columns, raw=bool(layout.columns)) if layout and layout.raw else layout or agree(raw, s.impute)
-    together.tell(read, made, names, asked, judge=layout is None or bool(layout.columns))  # a schema may be one made-up line
+    judge = layout is None or bool(layout.columns)  # a schema may be one made-up line
+    together.tell(read, made, names, asked, judge, server)
     if not made.names:
         raise Mistake("no column is usable: all are text, and no value occurs in 10 rows.")
     return read
