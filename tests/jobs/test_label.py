@@ -603,6 +603,7 @@ def test_what_is_expected_is_of_the_labels_that_are_given():
     assert said == ["of hidden labels about as sure as these, 98.0% (95.7% to 99.1%) were right: 99.8% is not reached."]
     few = dict(found, given=dict(found["given"], n=120))
     assert "only 120 hidden labels were about as sure as these" in label_notes.aimed([party], 0.99, few)[1]
+    assert len(label_notes.aimed([party], 0.95, few)) == 1  # even the interval is above it
     all = label_notes.aimed([replace(party, abstained=out & False)], 0.85, told)  # it was "the others abstain"
     assert all == ["to be right 85% of the time, 6 of 6 rows get a label (100.0%)."]
 

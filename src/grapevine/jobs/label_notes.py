@@ -13,7 +13,7 @@ from grapevine.jobs.label_result import PartyLabels
 from grapevine.jobs.settings import LabelSettings
 
 FEW_OF_CLASS = 15  # labels of a class: with fewer, they are why no row gets it
-ENOUGH = 200  # hidden labels: fewer say little of a high target
+ENOUGH = 200  # hidden labels: fewer say little of a high target, unless even their interval is above it
 
 
 def unreached(found: Sequence[PartyLabels], lost: Sequence[str] = ()) -> list[str]:
@@ -81,7 +81,7 @@ def aimed(found: Sequence[PartyLabels], target: float | None, expected: Mapping[
     if of["high"] < target:
         between = f"{percent(of['accuracy'])} ({percent(of['low'])} to {percent(of['high'])})"
         notes.append(f"of hidden labels about as sure as these, {between} were right: {goal} is not reached.")
-    if of["n"] < ENOUGH:
+    if of["n"] < ENOUGH and of["low"] < target:
         few = many(of["n"], "hidden label was", "hidden labels were")
         notes.append(f"only {few} about as sure as these, too few to be certain of {goal}: check a sample.")
     return notes
