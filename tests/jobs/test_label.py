@@ -589,6 +589,16 @@ def test_why_no_row_gets_a_class(tmp_path):
     assert not [note for note in said if "class" in note]
 
 
+def test_columns_that_play_no_part_are_told():
+    """A column in which a few rows differ is left out of every sum; nobody was told."""
+    rows = [(np.c_[X, np.arange(len(X)) < 2, np.ones(len(X))], y) for X, y, _ in blobs((30, 30, 30), labelled=12)]
+    why = "played no part: fewer than 10 rows differ there from the most common value."
+    assert f"2 columns (x6, x7) {why}" in gv.label(rows, secure="plain", seed=0).warnings
+    pandas = pytest.importorskip("pandas")
+    tables = [pandas.DataFrame(X, columns=list("abcdefg")).assign(label=[None if c < 0 else f"k{c}" for c in y]) for X, y in rows]
+    assert f"2 columns (f, g) {why}" in gv.label(tables, label="label", secure="plain", seed=0).warnings
+
+
 def test_classes_that_no_row_gets_share_a_line():
     """An id column as label made 360 lines."""
     parties = [PartyLabels("a", ["1", "2"], ["x", None], np.ones(2), np.ones((2, 1)), [None, None], ["x", "y"],

@@ -26,7 +26,7 @@ from grapevine.jobs.disclosure import plan
 from grapevine.jobs.expected import by_class, expected_accuracy, of_given
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
 from grapevine.jobs.heads import Heads, heads_of
-from grapevine.jobs.label_notes import aimed, never, unreached
+from grapevine.jobs.label_notes import aimed, never, silent, unreached
 from grapevine.jobs.label_party import order, party_labels, without_labels
 from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
@@ -201,10 +201,11 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     _count_new(recall, found)
     reached = [party for party in found if party.name not in lost]
     expected = of_given(expected_accuracy(groups), reached)
-    notes += unreached(found, lost) + never(recall, reached, s) + aimed(reached, s.target, expected)
+    heads = _heads(ran.clients, groups)
+    notes += silent(heads) + unreached(found, lost) + never(recall, reached, s) + aimed(reached, s.target, expected)
     return LabelResult(
         found, tuple(classes), expected, lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
-        settings=s, about=_about(first, method) | nodes, recall=recall, heads=_heads(ran.clients, groups),
+        settings=s, about=_about(first, method) | nodes, recall=recall, heads=heads,
         graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
 
@@ -217,7 +218,8 @@ def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[di
     classes = sort_names(names)
     recall = by_class([group], [names])
     expected = of_given(expected_accuracy([group]), [found])
-    notes = unreached([found]) + never(recall, [found], s) + aimed([found], s.target, expected)
+    heads = heads_of(client)
+    notes = silent(heads) + unreached([found]) + never(recall, [found], s) + aimed([found], s.target, expected)
     _count_new(recall, [found])
     by_step = {step: [line for line in disclosure if line["step"] == step] for step in {line["step"]: 0 for line in disclosure}}
     messages = [dict(step=step, direction="up", bytes=sum(line["bytes"] for line in lines), messages=len({line["time"] for line
@@ -225,7 +227,7 @@ def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[di
     times = sorted(datetime.fromisoformat(line["time"]) for line in disclosure)
     return LabelResult(
         [found], tuple(classes), expected, [], notes, (times[-1] - times[0]).total_seconds() if times else 0.0,
-        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads_of(client),
+        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads,
     )  # fmt: skip
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.words import many, percent, some
+from grapevine.crypto.together import CELL
+from grapevine.data import columns
+from grapevine.jobs.heads import Heads
 from grapevine.jobs.label_result import PartyLabels
 from grapevine.jobs.settings import LabelSettings
 
@@ -25,6 +28,19 @@ def unreached(found: Sequence[PartyLabels], lost: Sequence[str] = ()) -> list[st
     if far > 0:
         notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there; more --neighbours may help.")
     return notes + [f"{name} lost its connection and has no labels." for name in lost]
+
+
+def silent(heads: Heads | None) -> list[str]:
+    """Columns that chorus left out whole: sums over them would show the few rows that differ."""
+    if heads is None:
+        return []
+    layout, made = heads.layout, dict[str, list[str]]()
+    quiet = {name for name, std in zip(layout.names, heads.scale.std) if np.isinf(std)}
+    for column in layout.columns:
+        made.setdefault(column.source, []).extend(columns.names((column,), layout.agreed))
+    left = [source for source, features in made.items() if features and quiet.issuperset(features)]
+    why = f"played no part: fewer than {CELL} rows differ there from the most common value."
+    return [f"{many(len(left), 'column')} ({some(left)}) {why}"] if left else []
 
 
 def _rows(n: int) -> str:
