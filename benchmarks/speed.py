@@ -22,8 +22,7 @@ PAGE = DOCS / "speed.md"
 HEAD = """# How fast
 
 `python benchmarks/speed.py` makes this page from the JSON files in `benchmarks/`, and `make bench` writes those. Compare ratios
-within one run. Seconds depend on the machine and on what else runs on it, so every table ends with its command, its commit and
-the load of the machine at the time.
+within one run: seconds depend on the machine and on its load, which stands below every table.
 
 In short:
 

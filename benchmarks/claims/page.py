@@ -170,12 +170,18 @@ def images(file: Path = IMAGES_FILE) -> str:
         for method, one in methods.items():
             curve = one["curves"][0]  # as long as all others
             quarters = [curve[max(0, (len(curve) * k + 3) // 4 - 1)] for k in range(1, 5)]
-            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *(y for _, y in quarters), one["accuracy"]["mean"]))
+            rows.append((titled(name), f"`{method}`", len(one["curves"]), *(y for _, y in quarters), one["accuracy"]["mean"]))
     settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
-    told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
+    told = "\n".join(f"- {titled(name)}: `{setting}`" for name, setting in settings.items())
     head = ("claim", "method", "seeds", *(f"round {round}" for round, _ in quarters), "best on validation")
     shown = f"![Test accuracy along the rounds]({PICTURE.name})"
     return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{shown}\n\n{told}\n"
+
+
+def titled(name: str) -> str:
+    """P6, norm gn"""
+    claim, comma, rest = name.partition(",")
+    return claim.upper() + comma + rest
 
 
 def picture(file: Path = IMAGES_FILE, path: Path = PICTURE) -> None:
@@ -187,6 +193,8 @@ def picture(file: Path = IMAGES_FILE, path: Path = PICTURE) -> None:
         for method, one in methods.items():
             claim, _, norm = name.partition(", norm ")
             panels.setdefault(claim, {})[norm or method] = one["curves"][0]
+    if "p6" in panels and "protofssl" in panels.get("p1", {}):
+        panels["p6"]["bn"] = panels["p1"]["protofssl"]  # the run is the same
     charts = []
     for claim, found in panels.items():
         xs = sorted({x for curve in found.values() for x, _ in curve})

@@ -86,7 +86,7 @@ def spreads(value) -> list[dict]:
     return [value] if "mean" in value else [found for each in value.values() for found in spreads(each)]
 
 
-def test_page_shows_every_claim_with_its_numbers_in_five_thousand_words(claims, tmp_path):
+def test_page_shows_every_claim_with_its_numbers_in_5500_words(claims, tmp_path):
     page = claims("page")
     page.main(tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_page_shows_every_claim_with_its_numbers_in_five_thousand_words(claims, 
         result = json.loads(path.read_text())
         part = text.split(f"\n## {path.stem}: {result['verdict']} ")[1].split("\n## ")[0]
         assert result["claim"] in part and result["command"] in part
-    assert "{" not in text.replace("{#", "") and len(text.split()) <= 5000
+    assert "{" not in text.replace("{#", "") and len(text.split()) <= 5500
 
 
 def test_a_result_that_is_older_than_its_script_says_so(claims, tmp_path):

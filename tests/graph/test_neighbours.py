@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grapevine import graph as g
 from grapevine.core.errors import Mistake
-from grapevine.core.threads import _blas_users
+from grapevine.core.threads import one_blas_thread
 
 SECRET = bytes(range(32))
 
@@ -96,7 +96,7 @@ def test_searches_may_run_at_once():
     for worker in workers:
         worker.join()
     assert all(np.array_equal(want, index) for index in got)
-    assert _blas_users == []
+    assert one_blas_thread.users == 0
 
 
 def test_no_neighbours_asked_for():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -106,6 +109,15 @@ def test_the_own_model_is_scikit_learns_and_rules_nothing_out(C):
     np.testing.assert_allclose(careful.sum(1), 1)
     np.testing.assert_allclose(careful[:, C], 1 / (60 + C + 1))
     assert voices.own_head(X, np.zeros(60, int), C) is None
+
+
+def test_fits_in_several_threads_leave_the_warning_filters_as_they_were():
+    """They belong to the whole process: one thread put back what another had set, and later warnings were lost."""
+    X, y = draw().normal(size=(60, 40)) * 1e3 ** draw(1).random(40), draw(2).integers(3, size=60)
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as threads:
+        heads = list(threads.map(lambda _: voices.own_head(X, y, 3), range(8)))
+    assert None not in heads and list(warnings.filters) == before
 
 
 def test_home_shares_are_found_by_expectation_maximisation():

@@ -10,6 +10,7 @@ from grapevine.core import wire
 from grapevine.core.errors import Mistake
 from grapevine.core.server import StepError
 from grapevine.crypto import hamming, spread
+from grapevine.methods import landmarks
 from grapevine.methods.chorus import Chorus
 from grapevine.methods.xclp import CrossClientPropagation
 from grapevine.run.simulate import Fault
@@ -69,14 +70,24 @@ def test_keys_and_scores_are_gone_at_the_end(plain):
         assert set(plain.memory(name)) == {"classes", "gaps", "tuned", "named", "result"}
 
 
-@pytest.mark.parametrize("step", ["names", "begin", "go_on", "share", "receive"])
+@pytest.mark.parametrize("step", ["names", "begin", "go_on", "share", "receive", "hear"])
 def test_a_party_that_is_lost_takes_nobody_along(step):
     parties = blobs((20, 24, 18, 22), labelled=9, spread=0.5)
-    run = start(chorus("psm"), parties, faults=[Fault("p2", step, "drop", when="before", forever=True)])
+    run = start(chorus("psm", smooth=step == "hear"), parties, faults=[Fault("p2", step, "drop", when="before", forever=True)])
     got = set(run.about["got_labels"].values())
     assert got == {"p0", "p1", "p3"}
     for name in got:
         np.testing.assert_allclose(found(run, name).sum(1), 1)
+
+
+@pytest.mark.parametrize("step", ["meet", "names"])
+def test_what_a_party_said_of_its_nodes_holds_when_another_is_lost(step, monkeypatch):
+    """The share of each of those who agreed on keys was another than that of those who were left: the job stopped."""
+    monkeypatch.setattr(landmarks, "SHARE_OF", 120)
+    parties = blobs((20, 24, 18, 60), labelled=9, spread=0.5)
+    run = start(chorus("plain"), parties, faults=[Fault("p1", step, "drop", when="before", forever=True)])
+    assert set(run.about["got_labels"].values()) == {"p0", "p2", "p3"}
+    assert run.about["nodes"]["p3"] < 60
 
 
 def test_a_changed_sum_stops_the_job():
@@ -191,6 +202,14 @@ def test_labels_by_randomised_response():
     told = [run.up("share", name)[0]["spread"]["Y"] for name in parties]
     y = np.concatenate([np.array(["abc".index(c) for c in labels if c is not None]) for _, labels in parties.values()])
     assert sum(map(len, told)) == len(y) == 300  # who is labelled is public; what is told of it is not always so
+
+
+def test_a_single_label_is_everybodys():
+    """The fold that has not heard it has heard nothing, and its class shares were 0/0."""
+    X, y = PARTIES["p0"]
+    one = dict(without_labels(without_labels(PARTIES, "p1"), "p2"), p0=(X, [y[0], *[None] * (len(y) - 1)]))
+    run = start(chorus("plain"), one)
+    assert all((found(run, name) == 1).all() for name in PARTIES)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from grapevine import graph
+from grapevine.core.errors import Mistake
 from grapevine.data.columns import Column
 from grapevine.learn.voices import FOLDS, Told, folds, triangle
 from grapevine.methods import landmarks, song
@@ -132,6 +133,13 @@ def test_a_column_that_few_rows_differ_in_is_left_out_of_every_sum():
     np.testing.assert_array_equal(sums[0], [177] * 5 + [1, 9])
     assert (sums[1].reshape(-1)[: 3 * 7].reshape(3, 7)[:, 5:] == 0).all()  # nothing of these columns is summed
     assert (found[0].scale(rare[1])[:, 5:] == 0).all()
+
+
+@pytest.mark.parametrize("X", [np.ones((40, 3)), np.eye(40)[:, :3], 1e9 + 1e-3 * np.eye(40)[:, :3]])
+def test_without_a_column_that_speaks_there_is_nothing_to_compare(X):
+    """Every row was the same row, and was labelled all the same."""
+    with pytest.raises(Mistake, match="no column is usable: in none do 10 rows over all parties differ"):
+        tune([X, X], [np.array([0, 1]), np.array([1])], 2)
 
 
 def test_values_of_text_are_agreed_on_and_rare_ones_pooled():

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -52,20 +53,36 @@ def _blas() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-_blas_lock = threading.Lock()
-_blas_users: list[Any] = []  # the first has the limiter
+class Shared:
+    """A state of the whole process, for several threads: the first to enter sets it, the last to leave restores it."""
+
+    def __init__(self, make: Callable[[], AbstractContextManager]):
+        self.make, self.lock, self.users = make, threading.Lock(), 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            if not self.users:
+                self.state = self.make()
+                self.state.__enter__()
+            self.users += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.users -= 1
+                if not self.users:
+                    self.state.__exit__(None, None, None)
 
 
 @contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """BLAS on one thread while our own threads run, restored by the last to leave. For speed: results are exact anyway."""
-    with _blas_lock:
-        _blas_users.append(None if _blas_users else _blas().limit(limits=1))
-    try:
+def _ignoring() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         yield
-    finally:
-        with _blas_lock:
-            limiter = _blas_users[0] if len(_blas_users) == 1 else None
-            _blas_users.pop()
-            if limiter:
-                limiter.restore_original_limits()
+
+
+one_blas_thread = Shared(lambda: _blas().limit(limits=1))
+"""BLAS on one thread while our own threads run. For speed: results are exact anyway."""
+no_warnings = Shared(_ignoring)
+"""No Python warnings: their filters belong to all threads, so that one must not put back what another has set."""

@@ -19,7 +19,7 @@ from grapevine.core import Client
 from grapevine.core.errors import Mistake
 from grapevine.core.models import read_tensors
 from grapevine.core.words import some
-from grapevine.data.columns import Column, Layout
+from grapevine.data.columns import CATEGORY, Column, Layout
 from grapevine.data.sheets import is_frame
 from grapevine.data.tables import Columns, read
 from grapevine.methods.tune import Scale
@@ -39,13 +39,16 @@ class Heads:
         return (len(self.scale.mean),)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """P(class | row) for a frame with the columns of the job's tables, or for an array of the features that they became; NaN
-        where a value is missing."""
+        """P(class | row) for a frame with the columns of the job's tables, for an array like the job's own, or for one of the
+        features that they became; NaN where a value is missing."""
+        columns = self.layout.columns
         if is_frame(X):
             table = read(X, Columns(features=self.layout.sources, kinds=self.layout.kinds, impute=True))
             X = self.layout.encode(table.x, table.columns)
         X = np.asarray(X, np.float64)
         X = X.reshape(len(X), -1)
+        if X.shape[1] == len(columns) and not any(column.kind == CATEGORY for column in columns):
+            X = self.layout.encode(np.where(np.isfinite(X), X, np.nan), columns)
         if X.shape[1] != len(self.scale.mean):
             told = f" ({some(self.layout.names)})" if self.layout.columns else ""
             raise Mistake(f"X has {X.shape[1]} features, but the labels were made from {len(self.scale.mean)}{told}: give the "

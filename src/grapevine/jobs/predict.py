@@ -98,7 +98,7 @@ def _by_place(model: Model | Heads, file: str, asked: Columns, named: Sequence[s
 
 def _check_width(model: Model | Heads, file: str, n: int, names: Sequence[str]) -> None:
     wanted = math.prod(model.shape)
-    if n != wanted:
+    if n not in (wanted, len(model.layout.columns)):  # of raw columns, heads make features themselves
         made = f"images of {'×'.join(map(str, model.shape))}, {wanted} values" if len(model.shape) == 3 else f"{wanted} columns"
         raise Mistake(f"{file} has {many(n, 'column')} ({some(names)}), but the model was made from {made}: give rows like those "
                       "of training, or name the columns to use with --features.")  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grapevine.core import Client, Id, Method, Server
+from grapevine.core import Client, Id, Method, Mistake, Server, StepError
 from grapevine.core.ledger import Ledger
 from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
@@ -72,6 +72,10 @@ def run_once(method: Method, parties: Sequence[Party], seed: int, workers: int, 
         state = method.setup(server)
         tell("classifier", 1, 1)
         state = method.round(server, state)
+    except StepError as error:
+        if isinstance(error.__cause__, Mistake):  # of what the parties brought: which step noticed it does not matter here
+            raise Mistake(str(error.__cause__)) from error
+        raise
     finally:
         simulation.close()
     clients = {name: Client(name, data[name], Memory(simulation.store, simulation.manifests.get(name)), None, seed)

@@ -7,13 +7,14 @@ business of `methods.song`, which hands them in.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 from scipy.special import gammaln, log_softmax, softmax
+
+from grapevine.core.threads import no_warnings
 
 FOLDS = 6  # all labels, and five times four fifths of them
 TEMPERATURES = 0.05 * 2.0 ** (np.arange(19) / 2)  # 0.05 … 25.6: what log-probabilities are multiplied by
@@ -174,8 +175,7 @@ def own_head(X: np.ndarray, y: np.ndarray, C: int) -> Head | None:
     found = np.unique(y)
     if len(found) < 2:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a fit that is not quite at its end is good enough for one voice
+    with no_warnings():  # a fit that is not quite at its end is good enough for one voice
         model = LogisticRegression(max_iter=200).fit(X, y)
     W, b = np.zeros((X.shape[1], C)), np.full(C, -np.inf)
     if len(found) == 2:  # one row of coefficients, for the second class against the first

@@ -111,9 +111,12 @@ class Chorus(InGroups):
             )
             for name, found in table.counts(features(client), _hidden(data.columns)).items()
         }
+        client.memory["nodes"] = count_nodes(
+            self.landmarks, rows, known, parties
+        )  # told once: it must stay so if others are lost
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
                     gaps=sealed_names.sealed(client, "columns", gaps), columns=max(len(data.columns), 1),
-                    nodes=count_nodes(self.landmarks, rows, known, parties))  # fmt: skip
+                    nodes=client.memory["nodes"])  # fmt: skip
 
     # ------------------------------------------------------------ client: sums
 
@@ -192,10 +195,8 @@ class Chorus(InGroups):
         agreed = {name: dict(enumerate(values)) for name, values in found.agreed.items()}
         client.memory["tuned"] = dict(mean=scale.mean, std=scale.std, clip=scale.clip, name=found.name, rows=found.rows,
                                       counts=found.counts, agreed=agreed)  # fmt: skip
-        known, rows = len(client.data.labelled), self.prepared(client)
-        count = count_nodes(self.landmarks, len(rows), known, len(client.memory["agreement"]["keys"]))
-        seed = client.seed_of("landmarks") % 2**32
-        client.memory["centres"] = centres(rows, known, count, seed)
+        count, seed = client.memory["nodes"], client.seed_of("landmarks") % 2**32
+        client.memory["centres"] = centres(self.prepared(client), len(client.data.labelled), count, seed)
         repeats = self.xclp.reproducible and client.common_seed
         shuffle = np.random.default_rng(client.seed_of("order") if repeats else secrets.randbits(256))
         client.memory["order"] = shuffle.permutation(count)
@@ -366,7 +367,7 @@ class Chorus(InGroups):
             each = {ids[name]: dict(rows=spread.rows[name]) for name in spread.parties}
             told = dict(parties=spread.told["parties"], turn=spread.round, attempt=spread.attempt)
             replies = one_shot.named(server.ask(self.hear, each=each, number=number, **told))
-            parties = tuple(sorted(replies))
+            parties = spread.parties  # among whom the next sum is masked, whoever was lost since
 
     def _soft(self, server: Server, found: Propagated, replies: Mapping[str, dict], group: Group, classes: int) -> Spread:
         """W times everybody's soft labels, each party's own rows to itself."""

@@ -222,9 +222,8 @@ def _graph_voice(own: Singer) -> Program:
     losses = yield losses.ravel()
     power = POWERS[losses.reshape(J, -1).argmin(1)]
     Q = softmax(power[:, None, None, None] * log_Q, -1)
-    prior = np.where(own.heard, class_shares(own.tuned.counts.sum(0)), 0.0)[
-        :, None
-    ]  # a fold gives no class that it has not heard
+    usable = own.heard | ~own.heard.any(1, keepdims=True)  # a fold gives no class that it has not heard, if it heard any
+    prior = np.where(usable, class_shares(own.tuned.counts.sum(0)), 0.0)[:, None]
     prior /= prior.sum(-1, keepdims=True)
     even, found = yield from _balance(Q, own.mass, own.tuned.rows, prior)
     log_Q = np.log(np.maximum(np.concatenate([Q, even]), LEAST))

@@ -97,6 +97,9 @@ def tune(table: Table, y: np.ndarray, fold: np.ndarray, C: int, told: Told, scal
     mean = sums / np.maximum(n, 1.0)
     variance = np.maximum(squares / np.maximum(n, 1.0) - mean**2, 0.0)
     varies = np.sqrt(variance) > 1e-7 * np.abs(mean)  # float64 cannot tell less from rounding
+    if not varies.any():
+        raise Mistake(f"no column is usable: in none do {CELL} rows over all parties differ from their party's most common value "
+                      "by more than rounding.")  # fmt: skip
     variance = np.where(varies, variance, 0.0)
     scales = dict(
         standard=Scale(mean, np.where(varies, np.sqrt(variance), np.inf), CLIP["standard"]),
