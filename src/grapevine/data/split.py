@@ -237,7 +237,8 @@ def _way(saved: dict, dataset: Dataset) -> str:
     """What is probably missing where a split does not fit the data."""
     if saved["groups"] is not None and dataset.group is None:
         names = ", ".join(str(line.get("client")) for line in saved.get("table", [])[:3])
-        return f"it is between parties{names and f' ({names})'}, so name the column of parties with --party, and use the same files"
+        who = f"parties ({names})" if names else "parties"
+        return f"it is between {who}, so name the column of parties with --party, and use the same files"
     return "use the same files, and read them with the same flags"
 
 
