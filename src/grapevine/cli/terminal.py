@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import percent, printable, size, some
+from grapevine.core.words import count, percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -62,9 +62,13 @@ def minutes(plan: dict) -> str:
 
 
 def show_result(result: dict, folder: Path) -> None:
+    from grapevine.jobs.train_words import clients_of, job_labels, rests_on
+
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
+    rests = rests_on(result)
     rows = {
         "test accuracy": f"{percent(result['accuracy'])} (best on validation, round {result['best_round']})",
+        "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "clients": f"worst {percent(min(own))}, best {percent(max(own))}" if own else "",
@@ -77,6 +81,10 @@ def show_result(result: dict, folder: Path) -> None:
         if row[1]:
             table.add_row(*row)
     console.print(table)
+    say(
+        *([f"Clients' accuracies: {(told := clients_of(result))[0].lower()}{told[1:]}"] if own else []),
+        *job_labels(result["data"]),
+    )
     show_place(folder)
 
 
