@@ -156,6 +156,11 @@ def test_calibration_bars_have_their_counts_and_gaps_where_no_label_was():
     assert [bar.tip.splitlines()[0] for bar in bars][1:3] == [
         f"probability {span} (no label)" for span in ("70% to 80%", "80% to 90%")
     ]
+    full = [{"from": i / 20, "to": (i + 1) / 20, "n": 1, "right": 1, "sure": 0.9} for i in range(20)]
+    (chart,) = label_page._calibration(dict(calibration=full, calibration_error=0.1))
+    below = [mark.words for mark in chart.drawing.marks if isinstance(mark, marks.Words) and mark.y > 200]
+    assert below == ["0%", "20%", "40%", "60%", "80%", "100%", "probability"]  # with 90% beside 100% they ran together
+    (chart,) = label_page._calibration(dict(calibration=bins, calibration_error=0.1))
     assert [row[:2] for row in chart.numbers[0].rows] == [
         ["60% to 65%", 3],
         ["65% to 70%", 2],

@@ -18,7 +18,7 @@ from grapevine.core.words import count, duration, many, percent, points, size, s
 from grapevine.jobs.settings import TrainSettings
 from grapevine.jobs.train_words import clients_of, job_labels, rests_on
 from grapevine.report import latent, picture, privacy, sent
-from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
+from grapevine.report.charts.kinds import Axis, bars, columns, curves, gained, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
 from grapevine.report.parts import MOST_CLASSES, Card, Chart, Command, Part, Settings, Table, Views
@@ -287,8 +287,11 @@ def _gains(files: Files, other: dict | None) -> list[Part]:
     told = [[files.name(row["id"]), row["n"], percent(row["accuracy"]), percent(before[row["id"]]), points(gain)]
             for row, gain in zip(rows, gains)]  # fmt: skip
     numbers = [Table(["client", "rows", files.result["method"], other["method"], "points"], told)]
+    title = f"Gain against {what}"
+    if len(rows) <= MOST_BARS:
+        return [gained(title, [line[0] for line in told], gains, points, note=note, numbers=numbers)]
     ends, axis = ("loses most", "gains most"), Axis("points", points)
-    return [_sorted(f"Gain against {what}", told, gains, axis, ends, note=note, numbers=numbers)]
+    return [_sorted(title, told, gains, axis, ends, note=note, numbers=numbers)]
 
 
 # ---------------------------------------------------------------- classes
