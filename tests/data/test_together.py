@@ -7,7 +7,7 @@ import pytest
 from grapevine.core.errors import Mistake
 from grapevine.data.columns import Layout, agree
 from grapevine.data.tables import Columns, read_table
-from grapevine.data.together import described, doubts, read_together
+from grapevine.data.together import described, doubts, read_together, same_as_label
 
 
 def together(*frames, **asked):
@@ -77,3 +77,25 @@ def test_what_was_read_is_said():
     assert "c (2 values, none in 10 rows: left out unless other parties have the same)" in hosted  # each in five
     assert lines[1] == "north: 15 rows, 10 without a label (5 NA, 5 empty)."
     assert lines[2] == "north: missing values in a (5 NA, 5 ?, filled with the mean), c (5 -)."
+
+
+def test_a_column_that_alone_says_the_label_is_told():
+    """Without --truth the true labels became a feature, and nothing was said."""
+    y = ["k", "m", "n", None] * 8
+
+    def told(n=32, **columns):
+        frames = [pd.DataFrame({name: values[part] for name, values in dict(columns, y=y).items()})
+                  for part in (slice(0, n // 2), slice(n // 2, n))]  # fmt: skip
+        return list(same_as_label(together(*frames, label="y", impute=True)))
+
+    truth, other = ["k", "m", "n", "k"] * 8, [float(i % 7) + 0.5 for i in range(32)]
+    (said,) = told(truth=truth, other=other)
+    assert said.startswith(
+        "column 'truth' alone says the label of all 24 labelled rows: if it is the truth, it belongs in --truth"
+    )
+    assert len(told(code=[1, 2, 3, 9] * 8, other=other)) == 1  # whole numbers, and four values where no row has a label
+    assert told(case=list(range(32)), other=other) == []  # an id
+    assert told(truth=["k", "k", "n", "k"] * 8, other=other) == []  # one value, two labels
+    assert told(truth=[*truth[:30], None, "k"], other=other) == []  # a labelled row without a value
+    assert told(code=["a", "b", "c", "a"] * 4 + ["b", "c", "d", "b"] * 4, other=other) == []  # "b" is m, then k
+    assert told(n=24, truth=truth, other=other) == []  # 18 labelled rows

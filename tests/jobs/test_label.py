@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from sklearn.datasets import load_wine
 
 import grapevine as gv
 from grapevine import report
+from grapevine.cli.terminal import show_labels
 from grapevine.core.errors import Mistake
 from grapevine.graph import layout
-from grapevine.jobs import baselines, disclosure, expected, label_result
+from grapevine.jobs import baselines, disclosure, expected, label_notes, label_result
 from grapevine.jobs import label as labelling
+from grapevine.jobs.label_party import threshold
+from grapevine.jobs.label_result import PartyLabels
 from grapevine.jobs.reading import Party, party_names
 from grapevine.jobs.reading import read as read_rows
 from grapevine.jobs.settings import LabelSettings
@@ -493,9 +497,33 @@ def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
     assert sentence in str(told.value) and "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("who", ["party-1", "the parties"])
+def test_an_id_or_a_measurement_is_no_label(who):
+    """It ran to the end, and 360 notes said that no row gets a class."""
+    draw, n = np.random.default_rng(0), 40 if who == "party-1" else 15
+    X = draw.normal(size=(n, 3))
+    for kind in (lambda i: np.arange(n) + n * i, lambda i: [f"case-{i}-{j}" for j in range(n)],
+                 lambda i: np.round(draw.uniform(9, 10.2, n), 2)):  # fmt: skip
+        with pytest.raises(Mistake, match=f"{who}: .* labelled rows have .* different labels, .* Is this the label"):
+            gv.label([(X, kind(i)) for i in range(2)], dry_run=True)
+    labels = np.repeat(np.arange(n // 3 + 1), 3)[:n]
+    gv.label([(X, labels), (X + 1, labels)], dry_run=True)  # classes of which a party has three labels
+
+
 def test_parties_from_files_are_called_as_their_files(tmp_path):
     with pytest.raises(Mistake, match="names is for arrays, but the parties are files: leave it out"):
         gv.label([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", names=["north", "south"])
+
+
+def test_a_table_under_two_paths_is_refused(tmp_path):
+    """Only the same path was, so a copy counted as another party."""
+    table = "id,a,b,y\n" + "".join(f"{i},{i * i % 7},{i % 3},{i % 2 or ''}\n" for i in range(30))
+    for name, text in dict(a=table, copy=table, b=table.replace("29,1,", "29,2,")).items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    a, copy, b = (tmp_path / f"{name}.csv" for name in ("a", "copy", "b"))
+    with pytest.raises(Mistake, match="a.csv and .*copy.csv hold the same rows with the same ids: name each party once"):
+        gv.label([a, b, copy], label="y", dry_run=True)
+    gv.label([a, b], label="y", dry_run=True)
 
 
 def test_new_labels_by_class_are_those_of_the_parties():
@@ -547,6 +575,76 @@ def test_heads_label_the_jobs_own_arrays_where_values_are_missing():
     assert proba.shape == (40, 3) and np.isfinite(proba).all()
     encoded = np.c_[parties[0][0], np.isnan(parties[0][0][:, 3])]
     np.testing.assert_array_equal(made.heads.predict_proba(encoded), proba)
+
+
+def test_why_no_row_gets_a_class(tmp_path):
+    """It was "it has too few labels" where every row was labelled already, and where --abstain held them all back."""
+    parties = blobs(labelled=12)
+    full = gv.label([(X, t) for X, _, t in parties], secure="plain", out=tmp_path / "full")
+    assert [note for note in full.warnings if "label" in note] == ["every row is labelled already, so there are no new labels."]
+    page = (tmp_path / "full" / "report.html").read_text(encoding="utf-8")
+    assert "There are no new labels: we hid 62 known labels" in page and "of the new labels are expected" not in page
+    said = label(blobs(spread=4.0), method="chorus", secure="plain", seed=1, abstain=0.9999999).warnings
+    assert "no row gets a label: none of 44 rows is as sure as --abstain 0.9999999 asks." in said
+    assert not [note for note in said if "class" in note]
+
+
+def test_columns_that_play_no_part_are_told():
+    """A column in which a few rows differ is left out of every sum; nobody was told."""
+    rows = [(np.c_[X, np.arange(len(X)) < 2, np.ones(len(X))], y) for X, y, _ in blobs((30, 30, 30), labelled=12)]
+    why = "played no part: fewer than 10 rows differ there from the most common value."
+    assert f"2 columns (x6, x7) {why}" in gv.label(rows, secure="plain", seed=0).warnings
+    pandas = pytest.importorskip("pandas")
+    tables = [pandas.DataFrame(X, columns=list("abcdefg")).assign(label=[None if c < 0 else f"k{c}" for c in y]) for X, y in rows]
+    assert f"2 columns (f, g) {why}" in gv.label(tables, label="label", secure="plain", seed=0).warnings
+
+
+def test_classes_that_no_row_gets_share_a_line():
+    """An id column as label made 360 lines."""
+    parties = [PartyLabels("a", ["1", "2"], ["x", None], np.ones(2), np.ones((2, 1)), [None, None], ["x", "y"],
+                           np.array([False, True]))]  # fmt: skip
+    recall = {name: dict(n=n, given=name == "x") for name, n in dict(x=9, y=9, **{f"c{i}": 2 for i in range(9)}, z=40).items()}
+    assert label_notes.never(recall, parties, LabelSettings(abstain=0.5)) == [
+        "no row gets the class 'y': no row that would get it is as sure as --abstain 0.5 asks.",
+        "no row gets 9 of 12 classes ('c0', 'c1', 'c2', 'c3', 'c4' and 4 more): they have too few labels (at most 2 each).",
+        "no row gets the class 'z': no row without a label is most like it.",
+    ]
+
+
+def test_a_target_counts_with_hidden_labels_that_were_oftener_wrong_than_told():
+    """Of labels that were to be right 99 % of the time, 95 % were: the probabilities alone chose which."""
+    sure = np.linspace(0.95, 0.9999, 100)
+    rows = np.array([*np.zeros(19), 400.0])
+    honest, proud = (dict(rows=rows, hits=rows * share, sure=rows * 0.98) for share in (0.98, 0.94))
+    usual = threshold(sure, 0.98)
+    assert threshold(sure, 0.98, honest) == usual == threshold(sure, 0.98, dict(rows=[], hits=[], n=3))
+    assert threshold(sure, 0.98, dict(honest, hits=rows)) == usual  # luck is no reason to be surer
+    kept = 1 - sure[sure >= threshold(sure, 0.98, proud)]
+    assert 0 < len(kept) < (sure >= usual).sum() and kept.mean() * 25 / 9 <= 0.02 < np.mean(1 - sure) * 25 / 9
+
+
+def test_what_is_expected_is_of_the_labels_that_are_given():
+    """Beside "to be right 99 % of the time" stood what is expected if no row abstains."""
+    table = [dict(n=n, right=right) for n, right in ((0, 0), (100, 50), (0, 0), (300, 294))]
+    told = dict(accuracy=0.86, low=0.8, high=0.9, alone=0.5, n=400, calibration=table)
+    confidence, out = np.array([0.3, 0.6, 0.9, 0.9, 0.9, 1.0]), np.array([True, True, False, False, False, False])
+    none = [None] * 6
+    party = PartyLabels("a", list("123456"), none, confidence, np.ones((6, 1)), none, ["x"] * 6, out)
+    found = expected.of_given(told, [party])
+    assert found["accuracy"] == 0.86 and found["given"]["accuracy"] == pytest.approx(0.98) and found["given"]["n"] == 300
+    assert (found["given"]["low"], found["given"]["high"]) == pytest.approx(expected.wilson(294, 300))
+    assert expected.of_given(told, [replace(party, abstained=out & False)]) == told
+    both = expected.of_given(told, [replace(party, abstained=confidence < 0.5)])["given"]  # 0.6 counts with the bin below
+    assert both["n"] == 400 and both["accuracy"] == pytest.approx(0.2 * 0.5 + 0.8 * 0.98)
+    said = label_notes.aimed([party], 0.99, found)
+    assert said == ["to be right 99% of the time, 4 of 6 rows get a label (66.7%); the others abstain."]
+    said = label_notes.aimed([party], 0.998, found)[1:]
+    assert said == ["of hidden labels about as sure as these, 98.0% (95.7% to 99.1%) were right: 99.8% is not reached."]
+    few = dict(found, given=dict(found["given"], n=120))
+    assert "only 120 hidden labels were about as sure as these" in label_notes.aimed([party], 0.99, few)[1]
+    assert len(label_notes.aimed([party], 0.95, few)) == 1  # even the interval is above it
+    all = label_notes.aimed([replace(party, abstained=out & False)], 0.85, told)  # it was "the others abstain"
+    assert all == ["to be right 85% of the time, 6 of 6 rows get a label (100.0%)."]
 
 
 # ---------------------------------------------------------------- the picture
@@ -602,6 +700,20 @@ def test_many_parties_with_the_same_verdict_share_a_sentence():
         "west: not different from the party's own model beyond chance. Of 15 labels that were hidden, 15 were "
         "recovered (100.0%; 79.6% to 100.0%), 14 by its own model."
     ]
+
+
+def test_xclp_has_a_verdict_over_all_parties(tmp_path, capsys):
+    """Terminal and page said 67.5 % together and 69.0 % alone, and nothing of what that means; nor of how many labels."""
+    e = dict(n=40, accuracy=0.675, alone=0.69, low=0.52, high=0.799)
+    (said,) = expected.verdict_of_all(e)
+    assert said.startswith("All parties: together not different beyond chance from each party alone. Of 40 labels that were hid")
+    assert "together better than" in expected.verdict_of_all(dict(e, accuracy=0.9, low=0.77, high=0.96))[0]
+    assert "together worse than" in expected.verdict_of_all(dict(e, alone=0.9))[0] and expected.verdict_of_all(None) == []
+    made = label(blobs(), out=tmp_path / "out", seed=1)
+    show_labels(made, tmp_path / "out")
+    told, (said,) = " ".join(capsys.readouterr().out.split()), expected.verdict_of_all(made.expected)
+    assert said in told and f"we hid {made.expected['n']} of 18 known labels" in told
+    assert said in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_class_with_a_single_label_is_not_lost():

@@ -151,7 +151,7 @@ def show_labels(result: Any, folder: Path) -> None:
     """The end of a label job: in words first, then party by party."""
     s, measured = result.settings, result.accuracy is not None
     say_notes(result.warnings)
-    say(_expected(result.expected, result.classes))
+    say(_expected(result.expected, result.classes, sum(p.counts["given"] for p in result)))
     if measured:
         compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
         say("; ".join([f"Measured against the truth, together: {percent(result.accuracy)}", *compared]) + ".")
@@ -177,19 +177,28 @@ def show_own_labels(result: dict, folder: Path) -> None:
     show_place(folder)
 
 
-def _expected(e: dict | None, classes: Sequence[str]) -> str:
+def _expected(e: dict | None, classes: Sequence[str], known: int = 0) -> str:
+    """What is expected of the labels given, and of all if no row abstained; `known` is how many labels could be hidden."""
     from grapevine.jobs.expected import why_unknown
 
     if not e:
         return f"Expected accuracy: unknown, {why_unknown(classes)}."
-    between = f"{percent(e['low'])} to {percent(e['high'])}"
-    return (f"Expected accuracy: {percent(e['accuracy'])} ({between}): we hid {e['n']} known labels and recovered that share of "
-            f"them. Each party alone recovers {percent(e['alone'])}.")  # fmt: skip
+    given, hid = e.get("given"), f"{e['n']} of {known}" if e["n"] < known else e["n"]
+    told = "Expected accuracy"
+    if given:
+        told = (f"Expected accuracy of the labels given: {_between(given)}, by {given['n']} hidden labels about as sure. If no "
+                "row abstained")  # fmt: skip
+    return (f"{told}: {_between(e)}: we hid {hid} known labels and recovered that share of them. Each party alone recovers "
+            f"{percent(e['alone'])}.")  # fmt: skip
+
+
+def _between(e: dict) -> str:
+    return f"{percent(e['accuracy'])} ({percent(e['low'])} to {percent(e['high'])})"
 
 
 def _show_trust(result: Any) -> None:
     """How far to trust a label: by probability, by class, and party by party."""
-    from grapevine.jobs.expected import sensitivity, verdict_lines
+    from grapevine.jobs.expected import sensitivity, verdict_lines, verdict_of_all
 
     e = result.expected
     if e:
@@ -203,7 +212,9 @@ def _show_trust(result: Any) -> None:
     elif result.recall:
         rows = [[name, round(line["n"]), percent(line["recall"]), round(line["given"])] for name, line in result.recall.items()]
         show_grid("By class", ["class", "hidden labels", "recovered", "new labels"], rows, "classes")
-    if result.settings.method == "chorus" and len(result.classes) > 1:
+    if result.settings.method != "chorus":
+        say(*verdict_of_all(e))
+    elif len(result.classes) > 1:
         say(*verdict_lines([(p.name, p.verdict) for p in result]))
 
 

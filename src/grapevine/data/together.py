@@ -16,7 +16,7 @@ from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout,
 from grapevine.data.tables import Columns, Table, read
 
 LOG = logging.getLogger("grapevine.reading")
-MANY = 20  # rows from which a column without two equal values looks like an id
+MANY = 20  # rows from which a column without two equal values looks like an id, or one that goes with the label like its truth
 FAR, HUGE = 100, 1e9  # times the others' size: another scale; an absolute value that is hardly a measurement
 
 
@@ -81,11 +81,13 @@ def check_same_columns(tables: Sequence[Table]) -> list[Table]:
 # ---------------------------------------------------------------- what was read, in words
 
 
-def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Columns, judge: bool = True) -> None:
-    """What was read, in words, and what may be wrong with it; the command prints it."""
+def tell(read: Sequence[Table], layout: Layout, names: Sequence[str], asked: Columns, judge: bool = True,
+         server: bool = False) -> None:  # fmt: skip
+    """What was read, in words, and what may be wrong with it; the command prints it. Where a `server` comes first, the others'
+    labels may be wrong."""
     for line in described(read, layout, names, asked.label, asked.impute):
         LOG.info(line)
-    for line in doubts(read, names) if judge else ():
+    for line in [*doubts(read, names), *same_as_label(read[:1] if server else read)] if judge else ():
         LOG.warning(line)
 
 
@@ -177,6 +179,30 @@ def doubts(tables: Sequence[Table], names: Sequence[str]) -> list[str]:
         elif column.kind == NUMBER:
             notes += number_doubts(column, values, names)
     return notes
+
+
+def same_as_label(tables: Sequence[Table]) -> Iterator[str]:
+    """Sentences on columns that alone say which label each labelled row has, by few values: the truth, or the label in other
+    words."""
+    known = [np.array([label is not None for label in table.labels], bool) for table in tables]
+    names, y = np.unique([label for table in tables for label in table.labels if label is not None], return_inverse=True)
+    for j, column in enumerate(tables[0].columns if len(y) >= MANY and len(names) > 1 else ()):
+        values = np.concatenate([_shared(tables, table, j)[here] for table, here in zip(tables, known)])
+        if column.kind == DATE or not (values % 1 == 0).all() or len(np.unique(values[:1000])) > 2 * len(names):
+            continue
+        found, value = np.unique(values, return_inverse=True)
+        if len(found) <= 2 * len(names) and len(np.unique(value * len(names) + y)) == len(found):
+            yield (f"column {column.name!r} alone says the label of all {len(y)} labelled rows: if it is the truth, it belongs "
+                   "in --truth (label and clean); if new rows would not have it, leave it out of --features.")  # fmt: skip
+
+
+def _shared(tables: Sequence[Table], table: Table, j: int) -> np.ndarray:
+    """A column of a table; the values of a category by their place among all tables'. NaN where one is missing."""
+    if table.columns[j].kind != CATEGORY:
+        return table.x[:, j]
+    every = sorted({value for each in tables for value in each.columns[j].values})
+    to = np.array([*np.searchsorted(every, table.columns[j].values), np.nan] if every else [np.nan], float)
+    return to[np.nan_to_num(table.x[:, j], nan=-1).astype(np.int64)]
 
 
 def number_doubts(column: Column, values: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[str]:

@@ -45,6 +45,23 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     return out
 
 
+def of_given(expected: dict[str, Any] | None, parties: Sequence[Any]) -> dict[str, Any] | None:
+    """The estimate, with that of the labels that were `given` where rows abstain: hidden labels by bin of probability, as often
+    as new labels lie there. New labels of a bin without hidden ones count with the next bin below that has some."""
+    new = np.concatenate([p.confidence[~p.known & ~p.abstained] for p in parties]) if parties else np.empty(0)
+    table = expected["calibration"] if expected else []
+    there = np.flatnonzero([line["n"] for line in table])
+    if expected is None or not len(there) or not len(new) or not any(p.abstained.any() for p in parties):
+        return expected
+    bins = np.minimum((new * len(table)).astype(int), len(table) - 1)
+    place = np.maximum(np.searchsorted(there, bins, "right") - 1, 0)
+    weight = np.bincount(place, minlength=len(there)) / len(new)
+    n, right = (np.array([table[i][key] for i in there], float) for key in ("n", "right"))
+    accuracy, worth = float(weight @ (right / n)), float(1 / (weight**2 / n).sum())
+    low, high = wilson(accuracy * worth, worth)
+    return dict(expected, given=dict(accuracy=accuracy, low=low, high=high, n=int(n[weight > 0].sum())))
+
+
 def _several(group: Mapping[str, Any]) -> bool:
     """Whether a group has two classes or more: their number, or their names by number."""
     return (group["classes"] if isinstance(group["classes"], int) else len(group["classes"])) > 1
@@ -126,3 +143,16 @@ def verdict_lines(parties: Sequence[tuple[str, Mapping[str, Any] | None]]) -> li
     return [
         f"{len(names)} of {len(parties)} parties: {SAID[kind]} ({some(names, 10)})." for kind, names in named.items() if names
     ]
+
+
+def verdict_of_all(e: Mapping[str, Any] | None) -> list[str]:
+    """One verdict over all parties, where a method (xclp) opens no more than how many hidden labels were recovered by them
+    together and by each alone. Their difference has to be beyond what chance makes of two shares that are measured apart."""
+    if not e:
+        return []
+    beyond = 2**0.5 * (e["high"] - e["low"]) / 2
+    more = e["accuracy"] - e["alone"]
+    said = "better than" if more > beyond else "worse than" if more < -beyond else "not different beyond chance from"
+    together, alone = round(e["accuracy"] * e["n"]), round(e["alone"] * e["n"])
+    return [f"All parties: together {said} each party alone. Of {e['n']} labels that were hidden, {together} were recovered "
+            f"together ({percent(e['accuracy'])}) and {alone} by each party alone ({percent(e['alone'])})."]  # fmt: skip

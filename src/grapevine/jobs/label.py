@@ -16,16 +16,17 @@ import numpy as np
 
 from grapevine.core import Client
 from grapevine.core.errors import Mistake
-from grapevine.core.words import percent, some
+from grapevine.core.words import some
 from grapevine.crypto import accountant, spread, sums
 from grapevine.crypto import names as sealed_names
 from grapevine.crypto.hamming import protocol
 from grapevine.data.tables import sort_names, spelling_warnings
 from grapevine.jobs import baselines, label_result
 from grapevine.jobs.disclosure import plan
-from grapevine.jobs.expected import by_class, expected_accuracy
+from grapevine.jobs.expected import by_class, expected_accuracy, of_given
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
 from grapevine.jobs.heads import Heads, heads_of
+from grapevine.jobs.label_notes import aimed, never, silent, unreached
 from grapevine.jobs.label_party import order, party_labels, without_labels
 from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
@@ -35,6 +36,8 @@ from grapevine.methods import noisy
 from grapevine.methods.chorus import DEFAULT, Chorus
 from grapevine.methods.label import Label
 from grapevine.methods.xclp import CrossClientPropagation
+
+LABELLED = 20  # rows: of fewer, each may well be the only one of its class
 
 
 def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None = None, out: str | Path | None = None,
@@ -116,6 +119,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
     if not classes:
         raise Mistake("no party has a labelled row: label a few rows at any party, then run again.")
     _check_groups(parties, method.groups)
+    check_label("the parties", [label for party in parties for label in party.labels])
     notes = spelling_warnings(classes)
     if len(classes) == 1:
         notes.append(f"every label is '{classes[0]}', so every row will get it: label rows of other classes too.")
@@ -146,6 +150,26 @@ def check_classes(party: Party) -> None:
             f"{party.name} has {n} different labels, but at most {sealed_names.MOST} can be agreed on: check that --label "
             "names the right column."
         )
+    check_label(party.name, party.labels)
+
+
+def check_label(who: str, labels: Sequence[str | None]) -> None:
+    """Refuse an id or a measurement as label: nearly every labelled row has a class of its own, or of numbers that lie wide
+    apart, every second one."""
+    known = [label for label in labels if label is not None]
+    n = len(set(known))
+    if len(known) >= LABELLED and n > (0.5 if _measured(set(known)) else 0.9) * len(known):
+        raise Mistake(f"{who}: {len(known)} labelled rows have {n} different labels, so nearly every row is a class of its own. "
+                      "Is this the label? Name another column with --label.")  # fmt: skip
+
+
+def _measured(names: set[str]) -> bool:
+    """Whether names are numbers with fractions, or whole ones that lie wide apart, as measurements do and classes do not."""
+    try:
+        numbers = np.array([float(name) for name in names])
+    except ValueError:
+        return False
+    return bool((numbers % 1 != 0).any() or np.ptp(numbers) >= 2 * len(numbers))
 
 
 # ---------------------------------------------------------------- running
@@ -175,10 +199,13 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     first = ran.clients[groups[0]["got_labels"][0]]
     nodes = dict(nodes=sum(groups[0]["nodes"].values())) if isinstance(method, Chorus) else {}
     _count_new(recall, found)
-    notes += _unreached(found, lost) + _never(recall, classes) + _aimed(found, s.target)
+    reached = [party for party in found if party.name not in lost]
+    expected = of_given(expected_accuracy(groups), reached)
+    heads = _heads(ran.clients, groups)
+    notes += silent(heads) + unreached(found, lost) + never(recall, reached, s) + aimed(reached, s.target, expected)
     return LabelResult(
-        found, tuple(classes), expected_accuracy(groups), lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
-        settings=s, about=_about(first, method) | nodes, recall=recall, heads=_heads(ran.clients, groups),
+        found, tuple(classes), expected, lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
+        settings=s, about=_about(first, method) | nodes, recall=recall, heads=heads,
         graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
 
@@ -190,15 +217,17 @@ def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[di
     group = dict(expected=client.memory["result"].get("expected"), classes=len(names))
     classes = sort_names(names)
     recall = by_class([group], [names])
-    notes = _unreached([found], []) + _never(recall, classes) + _aimed([found], s.target)
+    expected = of_given(expected_accuracy([group]), [found])
+    heads = heads_of(client)
+    notes = silent(heads) + unreached([found]) + never(recall, [found], s) + aimed([found], s.target, expected)
     _count_new(recall, [found])
     by_step = {step: [line for line in disclosure if line["step"] == step] for step in {line["step"]: 0 for line in disclosure}}
     messages = [dict(step=step, direction="up", bytes=sum(line["bytes"] for line in lines), messages=len({line["time"] for line
                      in lines})) for step, lines in by_step.items()]  # fmt: skip
     times = sorted(datetime.fromisoformat(line["time"]) for line in disclosure)
     return LabelResult(
-        [found], tuple(classes), expected_accuracy([group]), [], notes, (times[-1] - times[0]).total_seconds() if times else 0.0,
-        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads_of(client),
+        [found], tuple(classes), expected, [], notes, (times[-1] - times[0]).total_seconds() if times else 0.0,
+        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads,
     )  # fmt: skip
 
 
@@ -221,38 +250,6 @@ def _count_new(recall: dict[str, dict], found: Sequence[PartyLabels]) -> None:
     label of a party's own model, and counts everybody's rows."""
     for name, line in recall.items():
         line["given"] = sum(label == name for p in found for label in np.asarray(p.labels, object)[~p.known])
-
-
-def _aimed(found: Sequence[PartyLabels], target: float | None) -> list[str]:
-    """What a target leaves."""
-    new, kept = (sum(p.counts[name] for p in found) for name in ("new", "abstained"))
-    if target is None or not new + kept:
-        return []
-    share = percent(new / (new + kept))
-    return [f"to be right {target:.0%} of the time, {new} of {new + kept} rows get a label ({share}); the others abstain."]
-
-
-def _never(recall: dict[str, dict], classes: Sequence[str]) -> list[str]:
-    """Classes that no unlabelled row gets, where any row gets a label."""
-    if not any(round(line["given"]) for line in recall.values()):
-        return []
-    never = [name for name in classes if name in recall and not round(recall[name]["given"])]
-    return [f"no row gets the class '{name}': it has too few labels." for name in never]
-
-
-def _unreached(found: Sequence[PartyLabels], lost: Sequence[str]) -> list[str]:
-    """Notes on rows and parties without labels."""
-    notes, blank = [], sum(p.blank for p in found)
-    if blank:
-        notes.append(f"{_rows(blank)} zero after scaling: a row without a direction has no neighbours and gets no label.")
-    far = sum(int(np.sum(p.abstained & ~p.proba.any(1))) for p in found if p.name not in lost) - blank
-    if far > 0:
-        notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there; more --neighbours may help.")
-    return notes + [f"{name} lost its connection and has no labels." for name in lost]
-
-
-def _rows(n: int) -> str:
-    return "1 row is" if n == 1 else f"{n} rows are"
 
 
 def _in_order(messages: list[dict], disclosure: dict[str, list[dict]]) -> list[dict]:

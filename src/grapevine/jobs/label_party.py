@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
     back = np.argsort(order(client))
     found, confidence, proba = (result[key][back] for key in ("label", "confidence", "proba"))
     proposed = [None if c < 0 else names[c] for c in found]
-    least = abstain if target is None else max(abstain, threshold(confidence[~known], target))
+    least = abstain if target is None else max(abstain, threshold(confidence[~known], target, result.get("expected")))
     abstained = ~known & ((found < 0) | (confidence < least))
     labels = [g if g is not None else None if a else p for g, a, p in zip(party.labels, abstained, proposed)]
     columns = np.zeros((len(labels), len(classes)))
@@ -57,12 +57,25 @@ def order(client: Client) -> np.ndarray:
     return np.concatenate([np.asarray(client.data.labelled.index), np.asarray(client.data.unlabelled.index)])
 
 
-def threshold(probability: np.ndarray, target: float) -> float:
+def threshold(probability: np.ndarray, target: float, tally: Mapping[str, Any] | None = None) -> float:
     """The smallest probability a label needs so that the given labels are right `target` of the time on average. It is above 1
-    where no row is sure enough."""
+    where no row is sure enough. `tally` are all parties' hidden labels by bin of probability: where more of them were wrong than
+    their probabilities say, so many more of the given labels are expected to be wrong."""
     sure = np.sort(probability)[::-1]
-    enough = np.flatnonzero(np.cumsum(sure) >= target * np.arange(1, len(sure) + 1) - 1e-12)
+    wrong = np.cumsum(1 - sure)
+    if tally is not None and len(tally.get("sure", ())):
+        more = _oftener_wrong(tally)
+        wrong = wrong * more[np.minimum((sure * len(more)).astype(int), len(more) - 1)]
+    enough = np.flatnonzero(wrong <= (1 - target) * np.arange(1, len(sure) + 1) + 1e-12)
     return float(sure[enough[-1]]) if len(enough) else np.nextafter(1.0, 2.0)
+
+
+def _oftener_wrong(tally: Mapping[str, Any]) -> np.ndarray:
+    """How many times as many hidden labels were wrong as their probabilities say, of those in each bin and all above it. One
+    that is wrong as expected stands beside them, because a few prove little; luck is no reason to be surer."""
+    rows, hits, sure = (np.asarray(tally[name], float) for name in ("rows", "hits", "sure"))
+    wrong, told = (np.cumsum((rows - right)[::-1])[::-1] for right in (np.clip(hits, 0, rows), sure))
+    return np.maximum((wrong + 1) / (told + 1), 1.0)
 
 
 def _measured(party: Party, labels: Sequence[str | None], others: dict[str, list]) -> dict[str, Any]:

@@ -131,7 +131,8 @@ def _tables(s: LabelSettings | CleanSettings, sources: Sequence[Any], names: Seq
     read = together.read_together(sources, each, names)
     raw = [(table.x, table.columns) for table in (read[:1] if server else read)]
     made = Layout(read[0].columns, raw=bool(layout.columns)) if layout and layout.raw else layout or agree(raw, s.impute)
-    together.tell(read, made, names, asked, judge=layout is None or bool(layout.columns))  # a schema may be one made-up line
+    judge = layout is None or bool(layout.columns)  # a schema may be one made-up line
+    together.tell(read, made, names, asked, judge, server)
     if not made.names:
         raise Mistake("no column is usable: all are text, and no value occurs in 10 rows.")
     return read
@@ -248,10 +249,22 @@ def _read_files(s: LabelSettings | CleanSettings, paths: list[str], server: bool
         agreed = (maker.layout if maker else None) or layout
         read = _read_tables(s, paths, names, server, agreed)
         read = _encoded(read, s.impute, agreed, server) if maker else read
+    check_different(read[server:], paths[server:])
     if maker is None:
         return read
     made = [maker(party.x, path) for party, path in zip(read, paths)]
     return [replace(party, x=x, model=said, columns=()) for party, (x, said) in zip(read, made)]
+
+
+def check_different(read: Sequence[Party], paths: Sequence[str]) -> None:
+    """Refuse one table under two paths: rows with equal ids and values. Rows are compared only where ids and sizes are equal."""
+    seen: dict[tuple, list[int]] = {}
+    for i, party in enumerate(read):
+        alike = seen.setdefault((party.x.shape, tuple(party.ids), party.columns), [])
+        for j in alike:
+            if np.array_equal(party.x, read[j].x, equal_nan=party.x.dtype.kind == "f"):
+                raise Mistake(f"{paths[j]} and {paths[i]} hold the same rows with the same ids: name each party once.")
+        alike.append(i)
 
 
 def _maker(embed: str) -> FeatureMaker:

@@ -88,6 +88,7 @@ def _run(path: Path) -> dict[str, Any]:
 def _right(about: dict[str, Any]) -> Any:
     """A share, with its interval or n in a line below."""
     expected = about.get("expected") or {}
+    expected = expected.get("given", expected)
     if about.get("accuracy") is None and "low" in expected:
         spread = f"expected, {percent(expected['low'])} to {percent(expected['high'])}, n = {count(expected['n'])}"
         return Cell(percent(expected["accuracy"]), spread)

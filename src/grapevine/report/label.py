@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.expected import verdict, verdict_lines, wilson
+from grapevine.jobs.expected import verdict, verdict_lines, verdict_of_all, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
@@ -33,7 +33,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         told = dict(summary["settings"], protocol=protocol, seed=note or summary.get("seed"), version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary.get("command") else []
         sections = [
-            ("Parties", _parties(parties, summary["expected"])),
+            ("Parties", _parties(parties, summary["expected"], summary.get("method", ""))),
             ("By class", _classes(summary)),
             ("Together and alone", _together(parties, summary["expected"])),
             ("Confidence", _confidence(parties)),
@@ -49,32 +49,44 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
 
 
 def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any]:
-    expected = summary["expected"]
     rows, given, abstained = (sum(party[key] for party in parties) for key in ("rows", "labelled", "abstained"))
     new = sum(map(_new, parties))
-    together, alone, word = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy"), "right"
-    what = (
-        f"Of the new labels, {percent(together)} are right" if together is not None else "How many of them are right is not known"
-    )
-    if together is None and expected:
-        together, alone, word = expected["accuracy"], expected["alone"], "expected right"
-        what = (
-            f"About {percent(together)} of the new labels are expected to be right: we hid {count(expected['n'])} known labels "
-        )
-        what += f"and recovered {count(round(together * expected['n']))} of them (95 % interval: {percent(expected['low'])} to "
-        what += f"{percent(expected['high'])})"
+    expected = summary["expected"]
+    together, alone = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy")
+    what, word = "How many of them are right is not known", "right"
+    if parties and not new:
+        what, together = "There are no new labels" + (f": {_hid(expected)}" if expected else ""), None
+        alone = expected["alone"] if expected else None
+    elif together is not None:
+        what = f"Of the new labels, {percent(together)} are right"
+    elif expected:
+        of = expected.get("given", expected)
+        together, alone, word = of["accuracy"], expected["alone"], f"expected right ({of['low']:.0%} to {of['high']:.0%})"
+        what = f"About {percent(together)} of the new labels are expected to be right"
+        what += f" ({_interval(of)}); if no row abstained, {percent(expected['accuracy'])}" if "given" in expected else ""
+        what += f": {_hid(expected)}"
     what += f"; each party alone would reach {percent(alone)}." if alone is not None else "."
     what += f" {count(abstained)} rows were left without a label." if abstained else ""
     tiles = {"rows": count(rows), "came labelled": count(given), "new labels": count(new), "left without": count(abstained)}
     heading = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row."
+    if parties and given == rows:
+        heading = "Every row came with a label."
     if not parties:
         tiles, heading = {}, f"{', '.join(summary['labelled'])} have labels for their rows, and only they know them."
-    word = f"expected right ({expected['low']:.0%} to {expected['high']:.0%})" if word == "expected right" else word
     tiles |= {word: percent(together)} if together is not None else {}
     tiles |= {"right, each alone": percent(alone)} if alone is not None else {}
     tiles |= {"sent in all": size(sum(line["bytes"] for line in sent)), "time": duration(summary["seconds"])}
     lost = [f"Without labels: {', '.join(summary['lost'])}."] if summary.get("lost") else []
     return dict(heading=heading, about=what, tiles=tiles, notices=[*summary.get("warnings", []), *lost])
+
+
+def _hid(expected: dict) -> str:
+    n, right = count(expected["n"]), count(round(expected["accuracy"] * expected["n"]))
+    return f"we hid {n} known labels and recovered {right} of them ({_interval(expected)})"
+
+
+def _interval(of: dict) -> str:
+    return f"95 % interval: {percent(of['low'])} to {percent(of['high'])}"
 
 
 def _overall(parties: list[dict], key: str) -> float | None:
@@ -95,7 +107,7 @@ def _rights(parties: list[dict]) -> dict[str, list[float | None]]:
     return rights | {name: values for name, values in others.items() if any(value is not None for value in values)}
 
 
-def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
+def _parties(parties: list[dict], expected: dict | None, method: str) -> list[Part]:
     """In words first: whether each party does better than with its own model. Then the counts, with what the truth says."""
     if not parties:
         return []
@@ -107,9 +119,13 @@ def _parties(parties: list[dict], expected: dict | None) -> list[Part]:
     if any(judged):
         heads += ["hidden labels recovered", "by its own model", "beside its own model"]
         rows = [[*row, *_judged(v)] for row, v in zip(rows, judged)]
-    note = [] if rights or not expected else [f"No truth was given: {_sure(expected)} is expected over all parties."]
+    note = []
+    if expected and not rights and any(map(_new, parties)):
+        note = [f"No truth was given: {_sure(expected.get('given', expected))} is expected over all parties."]
     words = verdict_lines([(p["name"], p["verdict"]) for p in parties if p.get("verdict") is not None])
     verdicts = [Card("Are the labels better than each party's own model's?", words)] if words else []
+    if not words and method == "xclp" and expected:
+        verdicts = [Card("Are the labels better than each party's alone?", verdict_of_all(expected))]
     return [*verdicts, Card("", [Table(heads, rows), *note])]
 
 
