@@ -500,14 +500,16 @@ def test_what_cannot_work_is_refused_in_a_sentence(parties, settings, sentence):
 @pytest.mark.parametrize("who", ["party-1", "the parties"])
 def test_an_id_or_a_measurement_is_no_label(who):
     """It ran to the end, and 360 notes said that no row gets a class."""
-    draw, n = np.random.default_rng(0), 40 if who == "party-1" else 15
+    draw, n = np.random.default_rng(0), 150 if who == "party-1" else 15
     X = draw.normal(size=(n, 3))
     for kind in (lambda i: np.arange(n) + n * i, lambda i: [f"case-{i}-{j}" for j in range(n)],
-                 lambda i: np.round(draw.uniform(9, 10.2, n), 2)):  # fmt: skip
+                 lambda i: np.round(draw.uniform(9, 10.2 if n < 99 else 16, n), 2)):  # fmt: skip
         with pytest.raises(Mistake, match=f"{who}: .* labelled rows have .* different labels, .* Is this the label"):
             gv.label([(X, kind(i)) for i in range(2)], dry_run=True)
     labels = np.repeat(np.arange(n // 3 + 1), 3)[:n]
     gv.label([(X, labels), (X + 1, labels)], dry_run=True)  # classes of which a party has three labels
+    codes = 1000 * np.arange(20)  # a party of many classes has one label of each
+    gv.label([(X[:1].repeat(20, 0), codes), (X[:1].repeat(20, 0), codes), (X[:1].repeat(20, 0), codes)], dry_run=True)
 
 
 def test_parties_from_files_are_called_as_their_files(tmp_path):

@@ -123,6 +123,14 @@ def test_label_then_train_by_ids(tmp_path):
     before, after = (json.loads((tmp_path / name / "split.json").read_text()) for name in ("few", "more"))
     assert all(part["unlabelled"] for part in before["clients"]) and not any(part["unlabelled"] for part in after["clients"])
     assert more.result["accuracy"] >= few.result["accuracy"]
+    job = more.result["data"]["job_labels"]
+    given = [len(part["labels"]) for part in after["clients"]]
+    assert job == dict(new=sum(given) - sum(len(part["labels"]) for part in before["clients"]), of=sum(given),
+                       held_out=36 - sum(len(part["labels"]) for part in before["clients"]))  # fmt: skip
+    page = (tmp_path / "more" / "report.html").read_text()
+    assert f"{job['new']} of the clients&#39; {job['of']} labels came from the label job (confidence 0 or more)." in page
+    assert f"had the labels of {job['held_out']} rows that this run holds out" in page
+    assert "--split split.json" in page  # the same split again, with the job's labels in it
     with pytest.raises(Mistake, match="use the same party names for labelling and training"):
         gv.train("fedavg", tmp_path / "all.csv", clients=3, partition="iid", label="ill", id="id", rounds=1,
                  labels_from=str(tmp_path / "labels"))  # fmt: skip

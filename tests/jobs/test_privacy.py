@@ -54,7 +54,7 @@ def test_a_partys_folder_is_summed_up_by_unit_and_says_what_is_outside(tmp_path)
     text = ask(tmp_path)
     assert f"ε = {found.spent['row'][0]:.3g} at δ = 1e-06 so far for one row of this party" in text
     assert "ε = 2 at δ = 0 so far for the label of one row" in text
-    assert "rows of this party were summed once exactly with east, north, south" in text and "no ε covers it" in text
+    assert "rows of this party were in 1 exact sum over east, north, south" in text and "no ε covers it" in text
     assert "ε for labels does not cover which rows have a label" in text
     told = json.loads(CliRunner().invoke(main, ["privacy", str(tmp_path), "--json"]).output)
     assert told[0]["spent"]["label"] == dict(epsilon=2.0, delta=0.0, hides=privacy.UNITS["label"])

@@ -16,7 +16,7 @@ from PIL import Image, ImageFont
 from grapevine import report
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Scale
-from grapevine.core.words import count, percent
+from grapevine.core.words import count, percent, points
 from grapevine.data.datasets import Dataset
 from grapevine.report import page, picture
 from grapevine.report.charts import files, kinds
@@ -49,6 +49,7 @@ def drawn() -> list[Chart]:
         kinds.lines("Compared", series, Axis("bytes", count, log=True), ACCURACY, level=(0.65, "target $")),
         kinds.costs("Costs", [*series, free], Axis("bytes"), ACCURACY),
         kinds.columns("Gains", HOSTILE[:3], [-1.0, 0.0, 2.0], "client", Axis("points"), [(0, "worst $"), (3, "best")]),
+        kinds.gained("Gains by name", HOSTILE[:3], [-1.0, 0.0, 2.0], points),
         kinds.histogram("Bins", [1, 2, 3], "share", "rows"),
         kinds.bars("Stacked", HOSTILE, {"a": [1, 2, 3, 4, 5], "b": [5, 4, 3, 2, None]}, "who", count),
         kinds.bars("Beside", ["a", "b"], {"x": [0.5, 0.6], "y": [None, 0.4]}, "who", percent, beside=True, most=1.0),
@@ -112,6 +113,27 @@ def test_a_line_goes_through_its_values_and_stops_at_gaps():
     (bottom, top), (middle, same) = ([y for _, y in piece] for piece in pieces)
     assert bottom > top and middle == same == (bottom + top) / 2
     assert chart.numbers[0].rows == [["0", "0"], ["1", "1"], ["2", None], ["3", "0.5"], ["4", "0.5"]]
+
+
+def test_a_line_that_covers_another_leaves_gaps_to_see_it_by():
+    """Two methods with the same curve were one line: the first lay hidden under the second."""
+    same = dict(a=[0.1, 0.2, 0.3], b=[0.1, 0.2, 0.3], c=[0.1, 0.2, 0.3], d=[0.3, 0.2, 0.1])
+    series = [Series(name, [Point(x, y) for x, y in enumerate(values)], i) for i, (name, values) in enumerate(same.items())]
+    chart = kinds.lines("t", series, Axis("x"), ACCURACY, note="n.")
+    assert [path.look for path in flat(chart.drawing.marks, Path)] == ["line", "over1", "over2", "line"]
+    assert chart.note == "n. A dotted line lies on another of the same values."
+    two = kinds.lines("t", kinds.curves([0, 1], dict(a=[0.1, 0.2], b=[0.1, 0.2])), Axis("x"), ACCURACY)
+    assert [path.look for path in flat(two.drawing.marks, Path)] == ["line", "dashed"] and not two.note  # it has gaps as it is
+
+
+def test_gains_are_bars_with_names_on_both_sides_of_zero():
+    """A gain of three clients was one huge bar without a name."""
+    chart = kinds.gained("t", ["a", "b", "c"], [-0.1, 0.0, 0.2], points)
+    red, none, blue = flat(chart.drawing.marks, Box, "fill")
+    zero = flat(chart.drawing.marks, Line)[0].x
+    assert red.x + red.width == pytest.approx(zero) == blue.x and none.width == 0 and blue.width == pytest.approx(2 * red.width)
+    assert 0 < red.x and blue.x + blue.width < 100 and (red.colour, blue.colour) == (2, 0)
+    assert [w.words for w in flat(chart.drawing.marks, Words)] == ["a", "−10.0", "b", "+0.0", "c", "+20.0"]
 
 
 def test_bands_are_as_wide_as_the_spread_and_log_axes_even():

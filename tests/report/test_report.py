@@ -21,6 +21,7 @@ from grapevine import report
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.core.words import printable
+from grapevine.jobs.expected import wilson
 from grapevine.report import clean as clean_page
 from grapevine.report import label as label_page
 from grapevine.report import latent
@@ -155,6 +156,11 @@ def test_calibration_bars_have_their_counts_and_gaps_where_no_label_was():
     assert [bar.tip.splitlines()[0] for bar in bars][1:3] == [
         f"probability {span} (no label)" for span in ("70% to 80%", "80% to 90%")
     ]
+    full = [{"from": i / 20, "to": (i + 1) / 20, "n": 1, "right": 1, "sure": 0.9} for i in range(20)]
+    (chart,) = label_page._calibration(dict(calibration=full, calibration_error=0.1))
+    below = [mark.words for mark in chart.drawing.marks if isinstance(mark, marks.Words) and mark.y > 200]
+    assert below == ["0%", "20%", "40%", "60%", "80%", "100%", "probability"]  # with 90% beside 100% they ran together
+    (chart,) = label_page._calibration(dict(calibration=bins, calibration_error=0.1))
     assert [row[:2] for row in chart.numbers[0].rows] == [
         ["60% to 65%", 3],
         ["65% to 70%", 2],
@@ -223,7 +229,11 @@ def test_numbers_are_those_of_the_files(run):
         "seconds",
     ):
         assert json.loads(told[name]) == result[name], name
-    assert f"{result['accuracy']:.1%} of the test rows are classified right by fedavg on digits." in seen.words
+    n = sum(map(sum, result["confusion"]))
+    low, high = wilson(result["accuracy"] * n, n)
+    right = f"{result['accuracy']:.1%} of the {n} test rows are classified right by fedavg on digits"
+    assert f"{right} (95 % interval: {low:.1%} to {high:.1%})." in seen.words and n == result["test_rows"]
+    assert f"test accuracy ({low:.0%} to {high:.0%}, n = {n})" in seen.words
     history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     shown = seen.tables["Accuracy by round"][0]
     assert shown[0] == ["round", "validation", "test"]
@@ -481,7 +491,8 @@ def test_a_hosts_run_has_a_page_with_the_names_of_the_parties(hosted):
     seen = read(hosted)
     check_structure(seen)
     result = result_of(hosted)
-    assert f"{result['accuracy']:.1%} of the parties' held-out rows are classified right by fedavg on trial." in seen.words
+    held_out = f"{result['accuracy']:.1%} of the {result['test_rows']} rows that the parties held out are classified right"
+    assert f"{held_out} by fedavg on trial" in seen.words
     worst_first = sorted(result["per_client"], key=lambda row: row["accuracy"])
     assert [row[0] for row in seen.tables["Accuracy per client"][0][1:]] == [row["id"] for row in worst_first]
     assert "split.json" not in seen.words and "grapevine train" not in seen.words  # there is no command that repeats it

@@ -64,6 +64,12 @@ def test_the_saved_model_predicts_as_the_run_did(split, tmp_path):
         gv.load(tmp_path)
 
 
+def test_a_model_shows_itself_in_a_line(split):
+    """Printing one filled the screen with its tensors."""
+    run = gv.train("fedavg", split, rounds=1, model="linear")
+    assert repr(run.model) == "Model of fedavg, 650 weights: from 1×8×8 to 10 classes (0, 1, 2, 3, 4 and 5 more)"
+
+
 def test_the_model_of_a_method_outside_the_table_is_loaded_with_its_file(split, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(

@@ -238,6 +238,9 @@ def _table(rows: list[tuple[str, str, str]], phase: str, line: str) -> Any:
 
 def invitation(argument: str | None, file: str | None) -> str | None:
     """Read the invitation from a file, from stdin (-) or from the environment. Everybody on the machine can read arguments."""
+    if argument and (Path(argument).suffix or Path(argument).exists()):
+        raise Mistake(f"{argument} is a file, which needs its flag: --data FILE for a table, --token-file FILE for an "
+                      "invitation.")  # fmt: skip
     if argument:
         raise Mistake("everybody on this machine can read an invitation among the arguments: use --token-file FILE, or - "
                       "for stdin, or put it in $GRAPEVINE_TOKEN.")  # fmt: skip

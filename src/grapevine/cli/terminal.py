@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import percent, printable, size, some
+from grapevine.core.words import count, percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -26,23 +26,33 @@ def say_notes(notes: Sequence[str]) -> None:
 
 def show_grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Any]], of: str = "rows") -> None:
     """A table of right-aligned numbers whose first column is words. Only the first rows are shown."""
-    table = Table(title=printable(title), box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(names):
         table.add_column(printable(name), justify="right" if i else "left")
     for row in rows[:MOST]:
         table.add_row(*(printable(str(cell)) for cell in row))
-    console.print(table)
+    _show(table, title)
     if len(rows) > MOST:
         say(f"… and {len(rows) - MOST} more {of}.")
 
 
 def show_table(title: str, rows: Sequence[dict]) -> None:
     """Dicts with the same keys, as a table."""
-    table = Table(title=printable(title))
+    table = Table()
     for name in rows[0] if rows else ():
         table.add_column(printable(name.replace("_", " ")), overflow="fold")
     for row in rows:
         table.add_row(*("" if value is None else printable(str(value), 5000) for value in row.values()))
+    _show(table, title)
+
+
+def _show(table: Table, title: str) -> None:
+    """A table under its title, which stands on a line of its own where it is wider than the table: inside, it would be broken."""
+    title = printable(title)
+    if len(title) > console.measure(table).maximum:
+        say(title)
+    else:
+        table.title = title
     console.print(table)
 
 
@@ -62,9 +72,13 @@ def minutes(plan: dict) -> str:
 
 
 def show_result(result: dict, folder: Path) -> None:
+    from grapevine.jobs.train_words import clients_of, job_labels, rests_on
+
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
+    rests = rests_on(result)
     rows = {
         "test accuracy": f"{percent(result['accuracy'])} (best on validation, round {result['best_round']})",
+        "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "clients": f"worst {percent(min(own))}, best {percent(max(own))}" if own else "",
@@ -72,11 +86,15 @@ def show_result(result: dict, folder: Path) -> None:
         "sent": f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down",
         "time": f"{result['seconds']:.1f} s, {result['rounds']} rounds, {result['peak_memory_mb'] or '?'} MB",
     }
-    table = Table(title=f"{result['method']} on {result['data']['name']}, seed {result['seed']}", show_header=False)
+    table = Table(show_header=False)
     for row in rows.items():
         if row[1]:
             table.add_row(*row)
-    console.print(table)
+    _show(table, f"{result['method']} on {result['data']['name']}, seed {result['seed']}")
+    say(
+        *([f"Clients' accuracies: {(told := clients_of(result))[0].lower()}{told[1:]}"] if own else []),
+        *job_labels(result["data"]),
+    )
     show_place(folder)
 
 
@@ -219,15 +237,17 @@ def show_clean_plan(plan: dict) -> None:
 
 def show_cleaned(result: Any, folder: Path) -> None:
     """The end of a clean job."""
-    from grapevine.jobs.clean_result import AFTER, BEFORE
+    from grapevine.jobs.clean_result import AFTER, BEFORE, findings
 
     title = f"Labels cleaned by {result.model}, τ {result.method.tau:g}, Υ {result.method.upsilon:g}"
     show_grid(title, ["party", *result[0].table], [[p.name, *p.table.values()] for p in result], "parties")
     say_notes(result.warnings)
     if result.measured:
+        lines, none = findings(result.measured)
         rows = [[name, m["found"], m["right"], m["of"], percent(m["precision"]), percent(m["recall"])]
-                for name, m in result.measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)]  # fmt: skip
+                for name, m in lines.items()]  # fmt: skip
         show_grid("Measured against the truth", ["what", "found", "right", "there were", "precision", "recall"], rows)
+        say(*none)
         before, after = (percent(result.measured[name]["precision"]) for name in (BEFORE, AFTER))
         say(f"Labels that are the true class: {before} of those given, {after} of those on rows not excluded.")
     e = result.expected

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grapevine.core.store import write_atomically
 from grapevine.core.version import __version__
-from grapevine.core.words import short_table
+from grapevine.core.words import count, short_table
 from grapevine.data import tables
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
 from grapevine.jobs.reading import Party
@@ -142,6 +142,14 @@ def scores(measured: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str,
         share = dict(precision=right / found if found else None, recall=right / of if of else None)
         out[name] = dict(found=found, right=right, of=of, **share)
     return out
+
+
+def findings(measured: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """What was found of what there was, but not the labels before and after; and sentences on what was found though there was
+    none of it, which has no precision worth a line."""
+    lines = {name: m for name, m in measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)}
+    none = [f"{name.capitalize()}: {count(m['found'])}, but there were none." for name, m in lines.items() if not m["of"]]
+    return {name: m for name, m in lines.items() if m["of"]}, none
 
 
 # ---------------------------------------------------------------- examples for people

@@ -182,7 +182,7 @@ COLUMNS = {
     "bound": lambda row: row["bound"] or "",
     "seeds": lambda row: f"{row['seeds']}" if row["seeds"] == row["of"] else f"{row['seeds']} of {row['of']}",
     "accuracy": lambda row: spread(row["accuracy"], row["accuracy_std"]),
-    "95% interval": interval,
+    "95 % interval": interval,
     "balanced": lambda row: spread(row["balanced_accuracy"], row["balanced_accuracy_std"]),
     "against best": difference,
     "p": p_value,

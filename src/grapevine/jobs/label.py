@@ -37,7 +37,8 @@ from grapevine.methods.chorus import DEFAULT, Chorus
 from grapevine.methods.label import Label
 from grapevine.methods.xclp import CrossClientPropagation
 
-LABELLED = 20  # rows: of fewer, each may well be the only one of its class
+LABELLED = 20  # rows of all parties: of fewer, each may well be the only one of its class
+LABELLED_HERE = 100  # the same for one party's rows, where classes may be many
 
 
 def label(parties: Sequence[Any], s: LabelSettings, names: Sequence[str] | None = None, out: str | Path | None = None,
@@ -150,26 +151,25 @@ def check_classes(party: Party) -> None:
             f"{party.name} has {n} different labels, but at most {sealed_names.MOST} can be agreed on: check that --label "
             "names the right column."
         )
-    check_label(party.name, party.labels)
+    check_label(party.name, party.labels, LABELLED_HERE)
 
 
-def check_label(who: str, labels: Sequence[str | None]) -> None:
-    """Refuse an id or a measurement as label: nearly every labelled row has a class of its own, or of numbers that lie wide
-    apart, every second one."""
+def check_label(who: str, labels: Sequence[str | None], least: int = LABELLED) -> None:
+    """Refuse an id or a measurement as label: nearly every labelled row, or of numbers with fractions every second one, has a
+    class of its own."""
     known = [label for label in labels if label is not None]
     n = len(set(known))
-    if len(known) >= LABELLED and n > (0.5 if _measured(set(known)) else 0.9) * len(known):
+    if len(known) >= least and n > (0.5 if _measured(set(known)) else 0.9) * len(known):
         raise Mistake(f"{who}: {len(known)} labelled rows have {n} different labels, so nearly every row is a class of its own. "
                       "Is this the label? Name another column with --label.")  # fmt: skip
 
 
 def _measured(names: set[str]) -> bool:
-    """Whether names are numbers with fractions, or whole ones that lie wide apart, as measurements do and classes do not."""
+    """Whether names are numbers with fractions. Whole ones may be codes."""
     try:
-        numbers = np.array([float(name) for name in names])
+        return any(float(name) % 1 != 0 for name in names)
     except ValueError:
         return False
-    return bool((numbers % 1 != 0).any() or np.ptp(numbers) >= 2 * len(numbers))
 
 
 # ---------------------------------------------------------------- running

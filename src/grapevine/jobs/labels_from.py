@@ -38,17 +38,31 @@ def with_labels(split: Split, folder: str | Path, least: float = 0.0) -> Split:
     if result is None or result.get("job", "label") != "label":
         held = f", but of a {result['job']} job" if result else ""
         raise Mistake(f"{folder} is not the folder of a finished label job{held}: give the --out of `grapevine label`.")
-    digest, parts, new = hashlib.sha256(), [], 0
+    digest, parts, new, held_out = hashlib.sha256(), [], 0, 0
     for name, part in zip(split.names, split.parts):
         path = _file(place, name)
         digest.update(path.read_bytes())
-        made = _labelled(split, part, name, _read(path), path, least)
+        found = _read(path)
+        made = _labelled(split, part, name, found, path, least)
+        held_out += _held_out(split, part, found)
         new += len(made.labelled) - len(part.labelled)
         parts.append(made)
     if not new:
         raise Mistake(f"{folder} has no further label with a confidence of {least:g} or more: use a smaller --min-confidence.")
     said = f"{digest.hexdigest()[:16]}, confidence {least:g} or more"
-    return replace(split, parts=tuple(parts), settings={**split.settings, "labels_from": said})
+    job = dict(new=new, of=sum(len(part.labelled) for part in parts), held_out=held_out)
+    return replace(split, parts=tuple(parts), settings={**split.settings, "labels_from": said, "job_labels": job})
+
+
+def _held_out(split: Split, part: Part, found: dict[str, Found]) -> int:
+    """Rows whose label the job was given, and which are neither this client's to train on nor the server's. Where rows have no
+    ids, the job's rows are the client's, so there are none."""
+    names = split.dataset.ids
+    if not names:
+        return 0
+    trained = [part.labelled, part.unlabelled, *([split.server.labelled] if split.server else [])]
+    known = {names[row] for row in torch.cat(trained).tolist() if row < len(names)}
+    return sum(line.given is not None and id not in known for id, line in found.items())
 
 
 def _file(place: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
+from grapevine.core.words import many
 from grapevine.crypto import accountant
 from grapevine.run.folder import read_json
 
@@ -115,7 +116,7 @@ def _summed(name: str, lines: Sequence[Mapping[str, Any]], delta: float) -> Part
     covered = [line["mechanism"] for line in lines if (line["mechanism"] or {}).get("unit") in UNITS]
     spent = accountant.spent([accountant.from_table(table) for table in covered], delta)
     exact = [line for line in lines if line["mechanism"] is None]
-    told = f"{_times(name, len(exact))} exactly with {_together(exact)}: whoever sees a sum learns it, and no ε covers it."
+    told = f"{_times(name, len(exact))} {_together(exact)}: whoever sees a sum learns it, and no ε covers it."
     outside = [told] if exact else []
     outside += [f"ε for {unit}s does not cover {OUTSIDE[unit]}." for unit in spent]
     if not spent:
@@ -143,7 +144,7 @@ def how(mechanism: Mapping[str, Any] | None) -> str:
 
 
 def _times(name: str, n: int) -> str:
-    return f"rows of {name} were summed once" if n == 1 else f"rows of {name} were summed {n} times"
+    return f"rows of {name} were in {many(n, 'exact sum')} over"
 
 
 def _together(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -157,7 +158,7 @@ def _together(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def shown(line: Line) -> dict[str, Any]:
     """A line of the table."""
-    return dict(day=line.day, what=line.what, with_whom=", ".join(line.parties), how=line.how, times=line.times)
+    return dict(day=line.day, what=line.what, parties=", ".join(line.parties), how=line.how, times=line.times)
 
 
 def cost(party: PartyPrivacy, unit: str) -> str:

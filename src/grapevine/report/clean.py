@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent
-from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES
+from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES, findings
 from grapevine.report import sent
 from grapevine.report.charts.kinds import bars, heat
 from grapevine.report.charts.marks import Box, Drawing, Group, Line, Mark, Words
@@ -104,14 +104,14 @@ def _measured(summary: dict) -> list[Part]:
         "class, known to the server or not; right after, if it is on a row not excluded and is the true class."
     )
     heads, rows = ["what", "found", "right", "there were", "precision", "recall", "F1"], []
-    for name, m in measured.items():
-        if (m["found"] or m["of"]) and name not in (BEFORE, AFTER):
-            p, r = m["precision"], m["recall"]
-            f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
-            rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
-    cards: list[Part] = [Card("All parties", [note, Table(heads, rows)], wide=True)]
+    lines, none = findings(measured)
+    for name, m in lines.items():
+        p, r = m["precision"], m["recall"]
+        f1 = 2 * p * r / (p + r) if p is not None and r is not None and p + r else None
+        rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
+    cards: list[Part] = [Card("All parties", [note, Table(heads, rows), *none], wide=True)]
     wanted = {"right before": (BEFORE, "precision"), "right after": (AFTER, "precision")}
-    for what in ("wrong labels found", "irrelevant rows excluded"):
+    for what in lines.keys() & {"wrong labels found", "irrelevant rows excluded"}:
         wanted |= {f"{what}: {of}": (what, of) for of in ("precision", "recall")}
     each = [[p["id"], *(percent(p["measured"][what][of]) for what, of in wanted.values())]
             for p in summary["per_client"] if p["measured"]]  # fmt: skip

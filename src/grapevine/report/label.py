@@ -14,6 +14,7 @@ from grapevine.report.sent import chart as bytes_sent
 from grapevine.run.folder import read_lines
 
 MOST_BARS, MOST_HISTOGRAMS = 30, 12  # parties drawn one by one
+MOST_TICKS = 5  # tenths that are all named below their bars: with more, names would touch on a phone
 OTHERS = dict(nearest="nearest own row", gaussian="Gaussian heads", model="the model")  # what else a label can come from
 
 
@@ -201,6 +202,7 @@ def _calibration(expected: dict | None) -> list[Chart]:
     names = [f"{word} {_span(b)} ({many(b['n'], 'label') if b['n'] else 'no label'})" for b in tenths]
     marked = [(b["sure"] / b["n"] if said and b["n"] else None, count(b["n"]) if b["n"] else "") for b in tenths]
     labels = [*((float(i), f"{b['from']:.0%}") for i, b in enumerate(tenths)), (float(len(tenths)), "100%")]
+    labels = labels[::-1][:: 2 if len(tenths) > MOST_TICKS else 1][::-1]  # the last one stays
     heads = [word, "hidden labels", "right", "95 % interval", *(["mean probability"] if said else [])]
     rows = [[_span(b), b["n"], *_share(b["right"], b["n"]), *([percent(b["sure"] / b["n"])] if said else [])] for b in known]
     values = [b["right"] / max(b["n"], 1) for b in tenths]

@@ -134,7 +134,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str | N
         if isinstance(value, dict):
             out += flat(value, f"{prefix}{name}.")
         elif isinstance(value, (list, tuple)):
-            out.append((prefix + name, ", ".join(map(str, value))))
+            out.append((prefix + name, ", ".join(map(str, value)) or None))
         else:
             out.append((prefix + name, value if value is None or isinstance(value, str) else json.dumps(value)))
     return out

@@ -16,8 +16,9 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size, some
 from grapevine.jobs.settings import TrainSettings
+from grapevine.jobs.train_words import clients_of, job_labels, rests_on
 from grapevine.report import latent, picture, privacy, sent
-from grapevine.report.charts.kinds import Axis, bars, columns, curves, heat, lines
+from grapevine.report.charts.kinds import Axis, bars, columns, curves, gained, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
 from grapevine.report.page import REFRESH_SECONDS, Page, files_of
 from grapevine.report.parts import MOST_CLASSES, Card, Chart, Command, Part, Settings, Table, Views
@@ -98,14 +99,17 @@ def _data_name(files: Files) -> str:
 
 
 def _finished(files: Files, result: dict) -> dict[str, Any]:
-    rows = "test rows" if files.split or "split" in files.data else "parties' held-out rows"
+    rows, rests = "test rows" if files.split or "split" in files.data else "rows that the parties held out", rests_on(result)
+    rows = f"{count(rests.n)} {rows}" if rests else rows
     about = f"{_about(files)} "
     if result.get("best_round") is not None:
         best = "best on validation" if any(line.get("validation_accuracy") is not None for line in files.history) else "last"
         about += f"Of {count(result['rounds'])} rounds, round {count(result['best_round'])} was kept, the {best}."
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     tiles = {
-        "test accuracy": percent(result["accuracy"]),
+        f"test accuracy ({rests.low:.0%} to {rests.high:.0%}, n = {count(rests.n)})" if rests else "test accuracy": percent(
+            result["accuracy"]
+        ),
         "in the last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "worst client": percent(min(own)) if own else "—",
@@ -114,7 +118,8 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
     }
     if result.get("pseudo_label_accuracy") is not None:
         tiles["pseudo-labels right"] = percent(result["pseudo_label_accuracy"])
-    heading = f"{percent(result['accuracy'])} of the {rows} are classified right by {result['method']} on {_data_name(files)}."
+    heading = f"{percent(result['accuracy'])} of the {rows} are classified right by {result['method']} on {_data_name(files)}"
+    heading += f" (95 % interval: {rests.between})." if rests else "."
     return dict(heading=heading, about=about, tiles=tiles, notices=_without(files))
 
 
@@ -149,7 +154,7 @@ def _about(files: Files) -> str:
         labelled, unlabelled = (sum(len(part[kind]) for part in split["clients"]) for kind in ("labelled", "unlabelled"))
         words.append(f"holding {many(labelled, 'labelled row')} and {count(unlabelled)} unlabelled")
     server = f"; the server holds {many(len(split['server']['labelled']), 'labelled row')}" if split and split["server"] else ""
-    return f"{', '.join(words)}{server}. Model {files.settings['model']}."
+    return " ".join([f"{', '.join(words)}{server}.", *job_labels(data), f"Model {files.settings['model']}."])
 
 
 def _without(files: Files) -> list[str]:
@@ -247,8 +252,7 @@ def _clients(files: Files) -> list[Part]:
         return []
     values = [row["accuracy"] for row in rows]
     note = f"From worst to best: {percent(values[0])} to {percent(values[-1])}, half of the clients have "
-    note += f"{percent(values[len(values) // 2])} or more. On the client's own test rows, or on the common ones weighed by its "
-    note += "mix of classes."
+    note += f"{percent(values[len(values) // 2])} or more. {clients_of(files.result or {})}"
     note += f" {many(len(known) - len(rows), 'client')} without test rows left out." if len(rows) < len(known) else ""
     told = [[files.name(row["id"]), row["n"], percent(row["accuracy"])] for row in rows]
     numbers, title = [Table(["client", "rows", "accuracy"], told, "result.json")], "Accuracy per client"
@@ -283,8 +287,11 @@ def _gains(files: Files, other: dict | None) -> list[Part]:
     told = [[files.name(row["id"]), row["n"], percent(row["accuracy"]), percent(before[row["id"]]), points(gain)]
             for row, gain in zip(rows, gains)]  # fmt: skip
     numbers = [Table(["client", "rows", files.result["method"], other["method"], "points"], told)]
+    title = f"Gain against {what}"
+    if len(rows) <= MOST_BARS:
+        return [gained(title, [line[0] for line in told], gains, points, note=note, numbers=numbers)]
     ends, axis = ("loses most", "gains most"), Axis("points", points)
-    return [_sorted(f"Gain against {what}", told, gains, axis, ends, note=note, numbers=numbers)]
+    return [_sorted(title, told, gains, axis, ends, note=note, numbers=numbers)]
 
 
 # ---------------------------------------------------------------- classes
@@ -358,11 +365,12 @@ def _settings(files: Files) -> list[Part]:
 
 
 def _command(files: Files) -> str:
-    """The command that makes the same run. A split of another seed than the run's is handed over as its file."""
+    """The command that makes the same run. A split of another seed, or with the labels of a job, is handed over as its
+    file."""
     settings, split = files.settings, files.split
     values = dict(settings, data=files.data["name"], norm=settings["norm"].replace("default", ""), workers=None)
     made = ("clients", "partition", "labels", "flip", "irrelevant", "validation")
-    same = split is None or split["seed"] == settings["seed"]
+    same = split is None or split["seed"] == settings["seed"] and not files.data.get("labels_from")
     values |= {name: files.data[name] for name in made} if same else dict(split="split.json")
     words = ["grapevine", "train", settings["method"]]
     for name in TrainSettings.names():

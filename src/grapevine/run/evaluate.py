@@ -63,14 +63,13 @@ class ServerSet:
         return {name: number(scores.accuracy(self._counts(predict, some))) for name, some in rows.items()}
 
     def final(self, shared: dict, best: Line, last: Line) -> dict[str, Any]:
-        groups = self.split.test_group
+        groups, rows = self.split.test_group, self.split.test_rows(self.device)
         if self.method.personal:
             own = self._personal(last["round"])
             total = _sum(own, self.classes)
             accuracy_last = number(scores.accuracy(total))
         else:
             predict = self.method.predictor(self.models.new(None, Meter()), shared)
-            rows = self.split.test_rows(self.device)
             guess = scores.guesses(predict, rows, map=self.map)
             total = scores.confusion(guess, rows.y, self.classes)
             own = {i: total if groups is None else scores.confusion(guess[groups == i], rows.y[groups == i], self.classes)
@@ -78,7 +77,10 @@ class ServerSet:
             accuracy_last = last["accuracy"]
         per_client = [dict(id=i, n=self._rows(i), accuracy=self._client(i, counts, groups is not None))
                       for i, counts in own.items()]  # fmt: skip
-        return dict(totals(total), accuracy_last=accuracy_last, per_client=per_client)
+        common = dict(class_mix=self._class_mix()) if groups is None else {}
+        n = len(rows) if groups is None else int(total.sum())  # common rows count once, however many models they judge
+        return dict(totals(total), test_rows=n, accuracy_last=accuracy_last, own_test_rows=groups is not None, **common,
+                    per_client=per_client)  # fmt: skip
 
     def some_rows(self) -> Rows | None:
         return None if self.method.personal else self.split.test_rows(self.device)
@@ -96,6 +98,11 @@ class ServerSet:
     def _rows(self, i: Id) -> int:
         part = self.split.parts[int(i)]
         return len(part.labelled) + len(part.unlabelled)
+
+    def _class_mix(self) -> list[float | None]:
+        """The share of each true class in the rows of all clients."""
+        counts = sum((self.split.class_counts(part) for part in self.split.parts), torch.zeros(self.classes)).double()
+        return [number(share) for share in (counts / counts.sum().clamp(min=1)).tolist()]
 
     def _client(self, i: Id, counts: Tensor, own: bool) -> float | None:
         """On the client's own test rows; or, when the test set is common, on it with the client's mix of classes."""
@@ -123,7 +130,8 @@ class AskClients:
 
     def final(self, shared: dict, best: Line, last: Line) -> dict[str, Any]:
         names = ("accuracy", "balanced_accuracy", "confusion", "per_client")
-        return dict({name: best[name] for name in names}, accuracy_last=last["accuracy"])
+        kept = {name: best[name] for name in names}
+        return dict(kept, test_rows=sum(map(sum, kept["confusion"])), accuracy_last=last["accuracy"], own_test_rows=True)
 
     def some_rows(self) -> Rows | None:
         return None

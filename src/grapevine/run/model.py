@@ -19,6 +19,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.models import model_file, read_tensors
 from grapevine.core.places import writing_name
 from grapevine.core.rows import Scale
+from grapevine.core.words import many, some
 from grapevine.data.columns import Layout
 from grapevine.data.pictures import as_images
 from grapevine.data.sheets import is_frame
@@ -50,13 +51,19 @@ class Inputs:
     layout: Layout = Layout()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model(Inputs):
     """A trained model with everything it needs to predict. `network` has the trained weights."""
 
     method: Method = field(kw_only=True)
     network: Network = field(kw_only=True, repr=False)
     shared: dict = field(kw_only=True, repr=False)
+
+    def __repr__(self) -> str:
+        inside = sum(p.numel() for p in self.network.parameters())
+        rows = "×".join(map(str, self.shape)) if len(self.shape) > 1 else many(self.shape[0], "feature")
+        return (f"Model of {self.method.name}, {many(inside, 'weight')}: from {rows} to "
+                f"{many(len(self.classes), 'class', 'classes')} ({some(self.classes)})")  # fmt: skip
 
     def __post_init__(self) -> None:
         self.method.predictor(self.network, self.shared)  # which loads the weights, with what belongs to them

@@ -166,7 +166,10 @@ def lines(
     if level and plane.y[0] <= level[0] <= plane.y[-1]:
         at = plane.down(level[0])
         marks += [Line(plane.left, at, 100, at, "mark"), Words(plane.left, at - 5, level[1], look="axis")]  # where lines are low
-    marks += [Group(_line(plane, s, x), of=s.number, role="series") for s in series]
+    hiding = [_hidden(s, series[:i], (plane.y[-1] - plane.y[0]) / 200) for i, s in enumerate(series)]
+    marks += [Group(_line(plane, s, x, covers), of=s.number, role="series") for s, covers in zip(series, hiding)]
+    if any(hiding):
+        about["note"] = f"{about.get('note', '')} A dotted line lies on another of the same values.".strip()
     told = [xs[i * (len(xs) - 1) // (MOST_HITS - 1)] for i in range(MOST_HITS)] if len(xs) > MOST_HITS else xs
     tips = ["\n".join([f"{x.name}: {x.format(a)}", *(f"{s.name}: {v}" for s in series if (v := _at(s, a, y)))]) for a in told]
     hits = plane.hits([plane.across(x.place(a)) for a in told], tips)
@@ -176,8 +179,21 @@ def lines(
     return Chart(title, drawing, key=[s.key for s in series], **about)
 
 
-def _line(plane: Plane, s: Series, x: Axis) -> list[Mark]:
-    """A band, pieces of line between the gaps, and dots where there is room."""
+def _hidden(s: Series, before: Sequence[Series], near: float) -> int:
+    """How many of the lines drawn before this one would be hidden by it: nearly all their values are the same, and it has no gaps
+    to show them in."""
+    here = {p.x: p.y for p in s.points if p.there}
+    covered = 0
+    for other in before:
+        apart = [abs(p.y - here[p.x]) for p in other.points if p.there and p.x in here]
+        same = len(apart) > 1 and sum(d <= near for d in apart) >= 0.9 * len(apart)
+        covered += same and (other.dashed or not s.dashed)
+    return min(covered, 2)
+
+
+def _line(plane: Plane, s: Series, x: Axis, covers: int = 0) -> list[Mark]:
+    """A band, pieces of line between the gaps, and dots where there is room; with larger gaps and smaller dots where it covers
+    other lines."""
     marks: list[Mark] = []
     wide = [(plane.across(x.place(p.x)), *map(plane.down, p.around())) for p in s.points if p.std is not None and p.there]
     if len(wide) > 1:
@@ -189,9 +205,9 @@ def _line(plane: Plane, s: Series, x: Axis) -> list[Mark]:
             pieces[-1].append((plane.across(x.place(p.x)), plane.down(p.y)))
         else:
             pieces.append([])
-    marks += [Path(piece, s.look, s.number) for piece in pieces if len(piece) > 1]
+    marks += [Path(piece, f"over{covers}" if covers else s.look, s.number) for piece in pieces if len(piece) > 1]
     if len(s.points) <= MOST_DOTS:
-        marks += [Dot(a, b, 2.5, "fill", s.number) for piece in pieces for a, b in piece]
+        marks += [Dot(a, b, 2.5 - 0.7 * covers, "fill", s.number) for piece in pieces for a, b in piece]
     return marks
 
 
@@ -304,6 +320,23 @@ def bars(
     about.setdefault("numbers", [Table([head, *parts], rows, "result.json")])
     key = [Key(part, j, Box(-5, -5, 10, 10, "fill", j)) for j, part in enumerate(parts)]
     return Chart(title, Drawing(marks, row * len(names) + 4), key=key if len(key) > 1 else (), **about)
+
+
+def gained(title: str, names: Sequence[str], values: Sequence[float], form: Format, **about: Any) -> Chart:
+    """A horizontal bar for each name, to the right of zero or, in another colour, to its left, with its number at the end."""
+    row, wide, low, high = LINE + 24, NUMBERS - 4, min(0.0, *values), max(0.0, *values)
+    left, right = (wide if low < 0 else 0), (wide if high > 0 else 0)
+    scale = (100 - left - right) / ((high - low) or 1)
+    zero = left - scale * low
+    marks: list[Mark] = [Line(zero, 0, zero, row * len(names))]
+    for i, (name, value) in enumerate(zip(names, values)):
+        top, length = i * row + LINE + 4, scale * abs(value)
+        bar = Box(zero - (length if value < 0 else 0), top, length, 16, "fill", 2 if value < 0 else 0)
+        end, anchor, dx = (bar.x, "end", -6) if value < 0 else (zero + length, "start", 6)
+        told = [Words(0, top - 5, short(name, LONGEST_ABOVE)), Words(end, top + 12, form(value), anchor, dx)]
+        marks.append(Group([Box(0, i * row, 100, row, "area"), bar, *told], f"{name}\n{form(value)}", role="hit"))
+    about.setdefault("numbers", [Table(["client", "points"], [[name, form(value)] for name, value in zip(names, values)])])
+    return Chart(title, Drawing(marks, row * len(names) + 4), **about)
 
 
 # ---------------------------------------------------------------- heat maps and points

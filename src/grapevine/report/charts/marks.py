@@ -46,6 +46,7 @@ LOOKS = dict(
     point=Look(OWN, "panel", 0.6), ring=Look("panel", OWN, 2), centre=Look(OWN, "ink", 1.6),
     grid=Look(stroke="edge"), mark=Look(stroke="soft", dash=(3, 3)), cut=Look(stroke="warn", width=1.5, dash=(5, 3)),
     line=Look(stroke=OWN, width=2.2), dashed=Look(stroke=OWN, width=2.2, dash=(7, 4)),
+    over1=Look(stroke=OWN, width=2.2, dash=(8, 8)), over2=Look(stroke=OWN, width=2.2, dash=(4, 12)),  # on one, on two lines
     area=Look("ink", opacity=0), guide=Look(stroke="ink", opacity=0),  # seen while the pointer is there
     words=Look("soft"), axis=Look("soft", italic=True), region=Look("warn", bold=True), title=Look("ink", bold=True),
     under=Look("ink"), over=Look("over"),  # words on a light or a dark cell
