@@ -215,7 +215,8 @@ def tables(result: dict[str, Any]) -> str:
 
 def nearly_singular(found: dict[str, dict[str, float]]) -> str:
     """Why `fed3r` and `fedcgs` fall at 250 labels."""
-    told = [f"{', '.join(f'{100 * right:.1f}' for right in by.values())} with `ridge` {float(ridge):g}" for ridge, by in found.items()]
+    rows = {f"`ridge` {float(ridge):g}": ", ".join(f"{100 * right:.1f}" for right in by.values()) for ridge, by in found.items()}
+    told = [f"{row} with {ridge}" for ridge, row in rows.items()]
     numbers = ", ".join(next(iter(found.values())))
     return f"""With 250 labels and 256 features the matrix that `fed3r` and `fedcgs` invert is nearly singular, the peak of
 double descent: for {numbers} labels `fed3r` has {"; ".join(told)} (one seed)."""
