@@ -121,7 +121,7 @@ def test_free_text_is_left_out_however_many_values_it_has(tmp_path, monkeypatch,
 
 def test_a_party_with_too_many_classes_is_told_so_before_anything_leaves_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sealed_names, "MOST", 2)
-    paths = [str(write_table(tmp_path / f"{name}.csv", blobs(name))) for name in ("north", "south")]
+    paths = [str(write_table(tmp_path / f"{name}.csv", blobs(name, seed))) for seed, name in enumerate(("north", "south"))]
     for what in (lambda: read_rows(Source(paths[0], "kind"), label_agreement(), "north"),
                  lambda: gv.label(paths, label="kind", id="id")):  # fmt: skip
         with pytest.raises(Mistake, match="has 3 different labels, but at most 2 can be agreed on: check that --label names"):
