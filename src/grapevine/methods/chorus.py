@@ -111,9 +111,8 @@ class Chorus(InGroups):
             )
             for name, found in table.counts(features(client), _hidden(data.columns)).items()
         }
-        client.memory["nodes"] = count_nodes(
-            self.landmarks, rows, known, parties
-        )  # told once: it must stay so if others are lost
+        # Told once, so it must stay if others are lost.
+        client.memory["nodes"] = count_nodes(self.landmarks, rows, known, parties)
         return dict(classes=sealed_names.sealed(client, "classes", data.classes), values=values,
                     gaps=sealed_names.sealed(client, "columns", gaps), columns=max(len(data.columns), 1),
                     nodes=client.memory["nodes"])  # fmt: skip

@@ -111,7 +111,7 @@ def _measured(summary: dict) -> list[Part]:
         rows.append([name, m["found"], m["right"], m["of"], percent(p), percent(r), percent(f1)])
     cards: list[Part] = [Card("All parties", [note, Table(heads, rows), *none], wide=True)]
     wanted = {"right before": (BEFORE, "precision"), "right after": (AFTER, "precision")}
-    for what in lines.keys() & {"wrong labels found", "irrelevant rows excluded"}:
+    for what in (name for name in ("wrong labels found", "irrelevant rows excluded") if name in lines):
         wanted |= {f"{what}: {of}": (what, of) for of in ("precision", "recall")}
     each = [[p["id"], *(percent(p["measured"][what][of]) for what, of in wanted.values())]
             for p in summary["per_client"] if p["measured"]]  # fmt: skip
