@@ -12,6 +12,7 @@ import grapevine as gv
 from grapevine import methods
 from grapevine.core import run_step, step, wire, with_settings
 from grapevine.core.errors import Mistake
+from grapevine.core.method import parameters
 from grapevine.data.split import Part
 from grapevine.run import driver as experiment
 from grapevine.run import simulate
@@ -32,6 +33,7 @@ SMALL = {
     "fedcon": dict(epochs=1, hidden=32, server_epochs=2, server_lr=0.05),
     "sage": dict(epochs=2, batch=16), "fedlabel": dict(epochs=2, batch=16), "cbafed": dict(epochs=3, batch=10),
     "feddb": dict(batch=16, epochs=2), "fl2": dict(epochs=1, server_epochs=2, pretrain=2),
+    "proxyfl": dict(epochs=2, batch=16, tuning_epochs=5),
 }  # fmt: skip
 
 
@@ -123,6 +125,28 @@ def test_says_what_the_fields_of_a_variant_reveal(digits, tmp_path, name, settin
     run(method, digits.split(clients=CLIENTS, labels=LABELS[where], seed=3), out=tmp_path / "run")
     sent = fields_sent(tmp_path / "run")
     assert among in sent and unexplained(method, sent) == set()
+
+
+def choices():
+    """Every value that a field lists, or that a flag can have, besides its default."""
+    for name in methods.names():
+        for f in parameters(methods.find(name)):
+            values = f.metadata["choices"] or ((True, False) if isinstance(f.default, bool) else ())
+            yield from ((name, f.name, str(value)) for value in values if value != f.default)
+
+
+@pytest.mark.parametrize("name, field, value", list(choices()))
+def test_runs_with_every_choice_of_its_fields_or_says_before_the_run_why_not(digits, name, field, value):
+    """`schedule=cosine` once stopped sage in its first step."""
+    texts = {key: str(default) for key, default in SMALL.get(name, {}).items()} | {field: value}
+    method = with_settings(methods.find(name), texts)
+    where = next(place for place in LABELS if place in method.takes)
+    try:
+        result = run(method, digits.split(clients=CLIENTS, labels=LABELS[where], seed=3)).result
+    except Mistake as mistake:
+        assert str(mistake).startswith(f"{name}: ") and field in str(mistake)
+    else:
+        assert 0 <= result["accuracy"] <= 1
 
 
 def test_a_step_without_words_is_not_explained(tmp_path, digits):

@@ -1,4 +1,4 @@
-"""Heads beside a network's own: FedAnchor's anchor head, FedCon's projector, RDS's relevance predictor.
+"""Heads beside a network's own: FedAnchor's anchor head, FedCon's projector, ProxyFL's two.
 
 Their first weights come from a given generator, or from one that depends on the network they stand on, never from torch's global
 one: both sides build the same.
@@ -35,6 +35,22 @@ class Projected(Network):
         super().__init__(base.features, base.head, base.features_dim)
         rng, d = _rng_of(base), _features(base)
         self.projector = nn.Sequential(linear(d, hidden, rng), BatchNorm1d(hidden), nn.ReLU(), linear(hidden, d, rng))
+
+
+class Proxied(Network):
+    """The network, whose head is one linear layer, and linear layers from its features, and from the rows of its head's weights
+    (its proxies), to where the two are compared (ProxyFL's code)."""
+
+    def __init__(self, base: Network):
+        super().__init__(base.features, base.head, base.features_dim)
+        rng, d = _rng_of(base), _features(base)
+        self.feature_projection, self.proxy_projection = linear(d, d, rng), linear(d, d, rng, bias=False)
+
+    def project(self, features: Tensor) -> Tensor:
+        return self.feature_projection(features)
+
+    def proxies(self) -> Tensor:
+        return self.proxy_projection(self.head.weight)
 
 
 def _features(base: Network) -> int:

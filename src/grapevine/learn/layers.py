@@ -102,14 +102,13 @@ def _with_length(weight: Tensor, length: Tensor) -> Tensor:
     return weight * ratio.view(-1, *[1] * (weight.dim() - 1))
 
 
-def linear(inputs: int, outputs: int, rng: torch.Generator) -> nn.Linear:
+def linear(inputs: int, outputs: int, rng: torch.Generator, bias: bool = True) -> nn.Linear:
     """A linear layer with torch's own bounds (±1/√inputs) drawn from this generator."""
     with torch.device("meta"):  # a layer initialises itself from the global generator; here it cannot
-        layer = nn.Linear(inputs, outputs)
+        layer = nn.Linear(inputs, outputs, bias)
     bound = inputs**-0.5
-    layer.weight, layer.bias = (
-        nn.Parameter(torch.empty(t.shape).uniform_(-bound, bound, generator=rng)) for t in layer.parameters()
-    )
+    for name, t in list(layer.named_parameters()):
+        setattr(layer, name, nn.Parameter(torch.empty(t.shape).uniform_(-bound, bound, generator=rng)))
     return layer
 
 

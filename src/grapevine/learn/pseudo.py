@@ -146,13 +146,12 @@ class TwoModels(Labelling):
         return cross_entropy(logits, y) + loss, labels, used
 
 
-def fit_two_models(method: Any, client: Client, weights: dict, round: int, rule: Rule) -> dict:
-    """ClientUpdate of a method with the fields lr, momentum, weight_decay, epochs, batch and ratio: the model and its rows."""
-    data, rng, rows = client.data, client.rng("train", round), without_labels(client.data)
-    model = client.model(weights)
-    loss = TwoModels(model, data.labelled, rows, rng, client.model(weights).eval(), rule)
-    steps = method.epochs * epoch_steps(len(data.labelled), len(rows), method.batch, method.ratio)
-    optimiser = descent(model.parameters(), method.lr, method.momentum, weight_decay=method.weight_decay)
-    taken = train(model, loss.batches(method.batch, method.ratio, steps), loss, optimiser, rng)
-    client.judge(loss.guessed[: len(data.unlabelled)], loss.used[: len(data.unlabelled)])
-    return dict(weights=model.state(), n=len(rows)) if taken else dict(n=0)
+def fit_labelling(method: Any, client: Client, loss: Labelling) -> int:
+    """Train with the method's fields lr, momentum, weight_decay, epochs, batch and ratio; the number of steps. The first of the
+    loss's unlabelled rows are the client's own."""
+    steps = method.epochs * epoch_steps(len(loss.labelled), len(loss.unlabelled), method.batch, method.ratio)
+    optimiser = descent(loss.model.parameters(), method.lr, method.momentum, weight_decay=method.weight_decay)
+    taken = train(loss.model, loss.batches(method.batch, method.ratio, steps), loss, optimiser, loss.rng)
+    U = len(client.data.unlabelled)
+    client.judge(loss.guessed[:U], loss.used[:U])
+    return taken

@@ -42,6 +42,7 @@ TABLE = {
     "fedrgd": ("fedrgd", "FedRGD"),
     "sage": ("sage", "SAGE"),
     "fedlabel": ("fedlabel", "FedLabel"),
+    "proxyfl": ("proxyfl", "ProxyFL"),
     "feddb": ("feddb", "FedDB"),
     "cbafed": ("cbafed", "CBAFed"),
     "fl2": ("fl2", "FL2"),

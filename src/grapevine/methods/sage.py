@@ -17,16 +17,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from grapevine.core import Client, param, step
+from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.reply import COUNT
-from grapevine.learn import bases
+from grapevine.learn import average, bases
 from grapevine.learn.losses import consistency_kl
-from grapevine.learn.pseudo import fit_two_models, softly_corrected
-from grapevine.methods.fedavg import FedAvg
+from grapevine.learn.pseudo import TwoModels, fit_labelling, softly_corrected, without_labels
 
 
 @dataclass(frozen=True)
-class LabelledByTwo(FedAvg):
+class LabelledByTwo(Method):
     """FedAvg of clients that train on labels of two models, with SAGE's batches and rates. A method adds its `rule`."""
 
     extra = "weak and strong views of all rows, labelled by two models"
@@ -42,11 +41,22 @@ class LabelledByTwo(FedAvg):
     @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int) -> dict:
-        return fit_two_models(self, client, weights, round, self.rule)
+        rows, sent = without_labels(client.data), client.model(weights).eval()
+        loss = TwoModels(client.model(weights), client.data.labelled, rows, client.rng("train", round), sent, self.rule)
+        return dict(weights=loss.model.state(), n=len(rows)) if fit_labelling(self, client, loss) else dict(n=0)
 
     @abstractmethod
     def rule(self, own: Tensor, sent: Tensor, taught: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """See `learn.pseudo.Rule`."""
+
+    def check(self, server: Server) -> None:
+        bases.note_unused_labels(self, server)
+
+    def round(self, server: Server, state: dict) -> dict:
+        t, weights = state["round"], state["weights"]
+        replies = server.ask(self.train, to=server.sample(t), weights=weights, round=t)
+        bases.note_diversity(server, bases.moves(replies, weights))
+        return dict(weights=average(replies, otherwise=weights), round=t + 1)
 
 
 @dataclass(frozen=True)
