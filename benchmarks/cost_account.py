@@ -49,6 +49,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedsem": dict(epochs=1, warmup=0.0), "fedanchor": dict(epochs=1, pretrain=0, threshold=-1.0),
     "semifl": dict(epochs=1, pretrain=0, server_epochs=1, threshold=0.0), "fedcon": dict(epochs=1, server_epochs=1),
     "mp-ssfl": dict(epochs=1, server_epochs=1, tau=0.5), "rds": dict(epochs=1), "tuor": dict(epochs=1, server_epochs=1),
+    "sage": dict(epochs=1), "fedlabel": dict(epochs=1), "proxyfl": dict(epochs=1),
+    "feddb": dict(epochs=1, threshold=0.0), "cbafed": dict(epochs=1, warmup=0.0, base=0.0, most=0.0),
+    "fl2": dict(epochs=1, server_epochs=1, pretrain=0, fix=0.0),
 }  # fmt: skip
 
 NOTES = {
@@ -67,7 +70,7 @@ changed are sent, of a helper only psi, as differences. A client's first round g
 prototypes. The network lacks the last layer. Distances to prototypes are in `outside`.""",
     "xclp": """Outside: products with the 4096 hyperplanes, and the labelled columns times the labels. Masks and distances
 of hashes are integers and not counted. Bytes are of the protocol psm among three clients, of whom two hold few rows.""",
-    "semifl, fedanchor": "Thresholds are such that every row is learned from, the dearest case.",
+    "semifl, fedanchor, feddb, cbafed, fl2": "Thresholds are such that every row is learned from, the dearest case.",
     "mp-ssfl": "Which rows are learned from depends on the classifier, and on noise none may be: this is its least cost.",
 }
 

@@ -16,6 +16,7 @@ from grapevine.report.charts.kinds import Axis, curves, lines
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
+from common import beats  # noqa: E402
 from machine import fill, fingerprint, markdown, seed_counts  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
@@ -34,6 +35,8 @@ COMPARED = {  # claims that compare methods by training: where the labels are, a
 }
 NAMED = ("CIFAR-10", "Fashion-MNIST", "MNIST", "digits")
 MOST = 6  # numbers in a line of a method's page
+COUNTED = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
+CLAIMED = {"p1": "protofssl", "x5": "xclp", "a1": "fedanchor", "p6": "bn"}  # what a comparison on images says is best
 CLAIMS = {  # in the order of the page
     "X1": "XCLP labels better than each client alone, most where labels are few",
     "X2": "On FedAvg's features XCLP beats the model's own predictions",
@@ -96,11 +99,19 @@ def known() -> dict[str, Any]:
 
 
 def on_images() -> dict[str, dict[str, str]]:
-    """Mean accuracies on images from scratch, by comparison and method."""
+    """On images from scratch, by comparison: each method's mean accuracy, and how many `seeds` the comparison has."""
     if not IMAGES_FILE.exists():
         return {}
-    found = json.loads(IMAGES_FILE.read_text())["runs"]
-    return {name: {method: rounded(one["accuracy"]) for method, one in methods.items()} for name, methods in found.items()}
+    found = comparisons(IMAGES_FILE)
+    means = {name: {method: rounded(one["accuracy"]) for method, one in methods.items()} for name, methods in found.items()}
+    return {name: means[name] | dict(seeds=in_words(methods)) for name, methods in found.items()}
+
+
+def in_words(methods: dict[str, Any]) -> str:
+    """one seed; three seeds; one to three seeds"""
+    counts = sorted({len(one["curves"]) for one in methods.values()})
+    ends = " to ".join(str(COUNTED.get(n, n)) for n in dict.fromkeys((counts[0], counts[-1])))
+    return f"{ends} seed{'s' if counts[-1] > 1 else ''}"
 
 
 def state_of_the_art() -> dict[str, dict[str, dict[str, str]]]:
@@ -160,48 +171,68 @@ def section(name: str, result: dict[str, Any], text: str) -> str:
 
 
 def images(file: Path = IMAGES_FILE) -> str:
-    """What has run of the claims on images from scratch: accuracy along the rounds, of the first seed."""
+    """What has run of the claims on images from scratch: accuracy along the rounds, and what can be told apart."""
     text = "## CIFAR-10 images from scratch {#images}\n\n`python benchmarks/claims/images.py` runs X5, P1, P6 and A1 with thin "
     text += "networks; it takes hours and goes on where it was stopped."
     if not file.exists():
         return f"{text} It has not been run yet.\n"
-    found, rows = json.loads(file.read_text())["runs"], []
+    found, rows = comparisons(file), []
     for name, methods in found.items():
         for method, one in methods.items():
-            curve = one["curves"][0]  # as long as all others
+            curve = mean_curve(one)  # as long as all others
             quarters = [curve[max(0, (len(curve) * k + 3) // 4 - 1)] for k in range(1, 5)]
-            rows.append((titled(name), f"`{method}`", len(one["curves"]), *(y for _, y in quarters), one["accuracy"]["mean"]))
-    settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
-    told = "\n".join(f"- {titled(name)}: `{setting}`" for name, setting in settings.items())
+            best = f"{one['accuracy']['mean']:.1f}" + (f" ± {one['accuracy']['std']:.1f}" if len(one["curves"]) > 1 else "")
+            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *(f"{y:.1f}" for _, y in quarters), best))
     head = ("claim", "method", "seeds", *(f"round {round}" for round, _ in quarters), "best on validation")
+    apart = "\n".join(f"- {name.upper()}: {told_apart(CLAIMED[name], methods)}." for name, methods in found.items())
     shown = f"![Test accuracy along the rounds]({PICTURE.name})"
-    return f"{text} Finished so far:\n\n{markdown(head, rows)}\n\n{shown}\n\n{told}\n"
+    settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
+    settings |= {"p6": settings["p6"].replace("--norm none", "--norm none|gn|sbn|bn")} if "p6" in settings else {}
+    told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
+    return f"{text}\n\n{markdown(head, rows)}\n\nBy the rule of all verdicts:\n\n{apart}\n\n{shown}\n\n{told}\n"
 
 
-def titled(name: str) -> str:
-    """P6, norm gn"""
-    claim, comma, rest = name.partition(",")
-    return claim.upper() + comma + rest
+def comparisons(file: Path) -> dict[str, dict[str, Any]]:
+    """The runs of each claim by method; those of P6 by norm, of which batch normalisation is P1's run."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, methods in json.loads(file.read_text())["runs"].items():
+        claim, _, norm = name.partition(", norm ")
+        found.setdefault(claim, {}).update({norm or method: one for method, one in methods.items()})
+    if "p6" in found and "protofssl" in found.get("p1", {}):
+        found["p6"]["bn"] = found["p1"]["protofssl"]
+    return found
+
+
+def told_apart(best: str, methods: dict[str, Any]) -> str:
+    """What the claimed method is above, below and level with, over the seeds that both have."""
+    told: dict[str, list[str]] = {"yes": [], "no": [], "open": []}
+    for other, one in methods.items():
+        n = min(len(run["curves"]) for run in (methods[best], one)) if best in methods and other != best else 0
+        if n > 1:
+            a, b = (run["accuracy"]["seeds"][:n] for run in (methods[best], one))
+            result = beats(a, b)
+            told[result["outcome"]].append(f"`{other}` ({result['difference']:+.1f} ± {result['standard_error']:.1f})")
+    kinds = dict(yes="above", no="below", open="not told apart from")
+    said = [f"{words} {', '.join(told[kind])}" for kind, words in kinds.items() if told[kind]]
+    return f"`{best}` is {'; '.join(said)}" if said else "one seed tells nothing apart"
+
+
+def mean_curve(one: dict[str, Any]) -> list[tuple[int, float]]:
+    """Accuracy along the rounds, the mean over the seeds."""
+    return [(points[0][0], mean(y for _, y in points)) for points in zip(*one["curves"])]
 
 
 def picture(file: Path = IMAGES_FILE, path: Path = PICTURE) -> None:
     """The same as curves, a panel for each claim."""
     if not file.exists():
         return
-    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for name, methods in json.loads(file.read_text())["runs"].items():
-        for method, one in methods.items():
-            claim, _, norm = name.partition(", norm ")
-            panels.setdefault(claim, {})[norm or method] = one["curves"][0]
-    if "p6" in panels and "protofssl" in panels.get("p1", {}):
-        panels["p6"]["bn"] = panels["p1"]["protofssl"]  # the run is the same
     charts = []
-    for claim, found in panels.items():
+    for claim, methods in comparisons(file).items():
+        found = {name: mean_curve(one) for name, one in methods.items()}
         xs = sorted({x for curve in found.values() for x, _ in curve})
         values = {name: [dict(curve).get(x) for x in xs] for name, curve in found.items()}
-        charts.append(
-            lines(f"{claim.upper()}: test accuracy on CIFAR-10 images, %", curves(xs, values), Axis("round"), Axis("accuracy"))
-        )
+        title = f"{claim.upper()}: test accuracy on CIFAR-10 images, %"
+        charts.append(lines(title, curves(xs, values), Axis("round"), Axis("accuracy")))
     save(sheet(charts), path)
 
 

@@ -120,6 +120,25 @@ def test_curves_on_images_are_shown_as_far_as_they_have_run(claims, tmp_path):
     one = dict(setting="--rounds 8", fields="fedavg", accuracy=dict(mean=7.5, std=0.0, seeds=[7.5]), curves=[curve])
     file.write_text(json.dumps(dict(runs=dict(x5=dict(fedavg=one)))))
     assert "| X5 | `fedavg` | 1 | 2.0 | 4.0 | 6.0 | 8.0 | 7.5 |" in page.images(file)
+    assert "- X5: one seed tells nothing apart." in page.images(file)
+
+
+def test_comparisons_on_images_say_what_can_be_told_apart(claims, tmp_path):
+    """Differences of 5, 6 and 7 are more than 2.9 standard errors above nothing; 5, 6 and −5 are not."""
+    page, file = claims("page"), tmp_path / "images.json"
+
+    def ran(*right):
+        return dict(setting="--rounds 2", accuracy=dict(mean=right[0], std=0.0, seeds=list(right)),
+                    curves=[[[1, 0.0], [2, value]] for value in right])  # fmt: skip
+
+    methods = dict(xclp=ran(45.0, 46.0, 47.0), fedavg=ran(40.0, 40.0, 40.0), network=ran(40.0, 40.0, 52.0), fedsem=ran(1.0))
+    norms = {"p6, norm gn": dict(protofssl=ran(30.0, 31.0)), "p1": dict(protofssl=ran(20.0, 20.0, 20.0))}
+    file.write_text(json.dumps(dict(runs=dict(x5=methods, **norms))))
+    text = page.images(file)
+    assert "- X5: `xclp` is above `fedavg` (+6.0 ± 0.6); not told apart from `network` (+2.0 ± 3.5)." in text
+    assert "- P6: `bn` is below `gn` (-10.5 ± 0.5)." in text  # over the two seeds that both have
+    assert "| P6 | `bn` | 3 | 0.0 | 0.0 | 20.0 | 20.0 |" in text
+    assert page.in_words(methods) == "one to three seeds" and page.in_words(norms["p1"]) == "three seeds"
 
 
 def test_docs_hold_what_the_results_say(claims, tmp_path):
@@ -130,7 +149,17 @@ def test_docs_hold_what_the_results_say(claims, tmp_path):
     page.method_pages(tmp_path / "methods")
     page.ablations(tmp_path / "methods")
     without = {path.stem for path in page.METHODS.glob("*.md") if not page.NUMBERS.search(path.read_text(encoding="utf-8"))}
-    assert without == {"chorus", "fedrgd", "sage", "fedlabel", "feddb", "cbafed", "fl2", "moment-heads"}  # no claim names them
+    assert without == {
+        "chorus",
+        "fedrgd",
+        "sage",
+        "fedlabel",
+        "proxyfl",
+        "feddb",
+        "cbafed",
+        "fl2",
+        "moment-heads",
+    }  # no claim names them
     which = page.PAGE.parent / "which-method.md"
     page.standings(Path(shutil.copy(which, tmp_path)))
     page.advice(tmp_path / which.name)

@@ -53,3 +53,9 @@ def test_second_choices_only_of_rare_classes_and_unused_rows():
     p = torch.tensor([[0.6, 0.3, 0.1], [0.6, 0.1, 0.3], [0.6, 0.3, 0.1]])
     found = pseudo.second_choices(p, torch.tensor([False, False, True]), torch.tensor([False, True, False]))
     assert found.tolist() == [1, -1, -1]
+
+
+def test_rows_that_are_all_alike_are_all_kept():
+    """The mean of 540 equal float32 numbers was above each of them, and no row was kept."""
+    kept, g = pseudo.adaptive(torch.full((540, 10), 0.1))
+    assert kept.all() and g == pytest.approx(0.1)

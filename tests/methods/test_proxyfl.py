@@ -123,7 +123,9 @@ def test_worked_numbers_of_the_indecisive_loss():
     losses = indecisive(z, proxies, torch.cat([torch.tensor([[True, False]]), sets]), mix, similar=True)
     torch.testing.assert_close(losses, torch.tensor([-math.log(math.exp(0.8) / (math.exp(0.8) + math.exp(0.6))), 0.0]))
     away = torch.cat([-z[:1], z[1:]])  # a negative that points the other way counts only in the paper
-    of = [indecisive(away, proxies, torch.cat([torch.tensor([[True, False]]), sets]), mix, similar)[0] for similar in (True, False)]
+    of = [
+        indecisive(away, proxies, torch.cat([torch.tensor([[True, False]]), sets]), mix, similar)[0] for similar in (True, False)
+    ]
     torch.testing.assert_close(torch.stack(of), torch.tensor([0.0, math.log(1 + math.exp(-0.6 - 0.8))]), atol=1e-7, rtol=1e-6)
 
 

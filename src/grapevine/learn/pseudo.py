@@ -64,8 +64,8 @@ def adaptive(p: Tensor) -> tuple[Tensor, float]:
     """Which rows are used, and g: the mean confidence. A row of class c must reach g · t_c / max t, t being the mean of p."""
     if not len(p):
         return torch.zeros(0, dtype=torch.bool), 1.0
-    confidence, label = p.max(-1)
-    t, g = p.mean(0), confidence.mean()
+    confidence, label = p.double().max(-1)  # a mean of equal float32 numbers may round to more than any of them
+    t, g = p.double().mean(0), confidence.mean()
     return confidence >= g * (t / t.max())[label], g.item()
 
 

@@ -1,14 +1,14 @@
 """ProxyFL. Chen, Wang: "ProxyFL: A Proxy-Guided Framework for Federated Semi-Supervised Learning", CVPR 2026, Algorithm 1.
 
-The rows ω_c of the classifier's weights, one a class, are its proxies. At a client they say where the rows of a class belong, also
-for rows whose label is unsure; at the server they are pulled to where most clients have them.
+The rows ω_c of the classifier's weights, one for each class, are its proxies. At a client, rows whose label is unsure learn from
+the proxies of all classes that they may belong to. The server pulls the averaged proxies to where most clients have theirs.
 
     client   q: the model as sent, of the weak view;  sure: max q ≥ τ
              ξ = {argmax q} if sure, else {c : q_c > prior_c}                                indecisive categories, equation 4
              ω⁺ = ω of argmax q if sure, else Σ_{c∈ξ} q_c ω_c                                equation 6
              L_ICPL = mean of −log e^{z·ω⁺} / (e^{z·ω⁺} + Σ e^{z·z_j} over rows j with ξ_j ∩ ξ = ∅)    equations 7 and 8
              descends H(y, p(x)) + α · mean 1[sure] H(argmax q, p(strong)) + β · L_ICPL
-    server   averages; then descends H(c, softmax(−‖ω_m,c − Ω‖)) over every client m and class c     global proxy tuning, equation 2
+    server   averages; then descends H(c, softmax(−‖ω_m,c − Ω‖)) over every client m and class c    proxy tuning, equation 2
              prior ← decay · prior + (1 − decay) · mean of the clients' shares of labels and sure pseudo-labels    equation 5
 
 The released code differs from the paper's text in several points, and made its tables. `preset=code` follows it: z and ω pass a
