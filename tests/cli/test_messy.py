@@ -80,6 +80,8 @@ def test_training_and_predicting_read_them_alike(parties):
     assert code == 2 and "column 'income': the value is missing, put a number there or use --impute" in said
     code, _, said = run("predict", "run", "new.csv", "--id", "case", "--impute", "--out", "new-labels.csv")
     assert code == 0 and "income (60 NA, filled with the mean)" in said
+    assert "column 'city' has values that were rare or absent when the model was made: 'Rom' (60 rows)" in said
+    assert "column 'smokes'" not in said
     with open("new-labels.csv") as file:
         found = [row["label"] for row in csv.DictReader(file)]
     assert np.mean([label == ("well" if i % 2 else "ill") for i, label in enumerate(found)]) > 0.9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grapevine.jobs.train_words import clients_of, rests_on
+from grapevine.jobs.train_words import clients_of, kept_for, rests_on
 
 RESULT = dict(accuracy=0.9, confusion=[[9, 1], [0, 0]], data=dict(classes=["nv", "mel"]))
 
@@ -14,6 +14,11 @@ def test_an_accuracy_says_on_how_few_rows_it_rests():
     common = rests_on(dict(RESULT, test_rows=5))  # two clients' own models on the same five rows
     assert common is not None and common.n == 5
     assert rests_on(dict(RESULT, accuracy=None)) is None and rests_on(dict(RESULT, confusion=[])) is None
+
+
+def test_without_validation_rows_the_last_round_was_not_the_best_on_them():
+    assert kept_for([dict(round=1, accuracy=0.5)]) == "last"
+    assert kept_for([dict(round=1), dict(round=2, validation_accuracy=0.0)]) == "best on validation"
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,13 @@ def minutes(plan: dict) -> str:
 # ---------------------------------------------------------------- train, methods, data
 
 
-def show_result(result: dict, folder: Path) -> None:
-    from grapevine.jobs.train_words import clients_of, job_labels, rests_on
+def show_result(result: dict, history: list[dict], folder: Path) -> None:
+    from grapevine.jobs.train_words import clients_of, job_labels, kept_for, rests_on
 
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     rests = rests_on(result)
     rows = {
-        "test accuracy": f"{percent(result['accuracy'])} (best on validation, round {result['best_round']})",
+        "test accuracy": f"{percent(result['accuracy'])} ({kept_for(history)}, round {result['best_round']})",
         "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),

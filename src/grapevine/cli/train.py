@@ -38,7 +38,7 @@ def train(method: str, resume: bool, out: str, **settings: Any) -> None:
             return
     with goes_on(resume), Bar(f"{method} on {Path(data).stem}") as bar:
         run = gv.train(method, data, out=out, resume=resume, progress=bar, **settings)
-    show_result(run.result, Path(out))
+    show_result(run.result, run.history, Path(out))
 
 
 @click.command()

@@ -129,6 +129,16 @@ def about_rows(table: Table, label: str | None, impute: bool) -> Iterator[str]:
         yield f"missing values in {some(gaps, 20)}."
 
 
+def unnamed(x: np.ndarray, columns: Sequence[Column], layout: Layout) -> Iterator[str]:
+    """Sentences on values of a category that the layout does not name: rare ones when it was made, new ones, or misspelt ones."""
+    for column, found in counts(x, columns).items():
+        named = layout.agreed.get(column, ())
+        new = {value: n for value, n in found.items() if value not in named}
+        if named and new:
+            told = some([f"{value!r} ({plural(n, 'row')})" for value, n in new.items()], 4)
+            yield f"column {column!r} has values that were rare or absent when the model was made: {told}. They count as one."
+
+
 def check_size(where: str, x: np.ndarray) -> None:
     """Refuse a number of an array that is too large, and say which columns have infinite ones, which are filled like missing
     ones."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from grapevine.data.tables import Columns, Table, choose_columns, column_names, 
 from grapevine.jobs.heads import Heads
 from grapevine.jobs.settings import PredictSettings
 from grapevine.run.model import Model
+
+LOG = logging.getLogger("grapevine.reading")
 
 
 def predict_file(run: str, file: str, out: str, s: PredictSettings) -> int:
@@ -79,6 +82,8 @@ def _by_name(model: Model | Heads, file: str, asked: Columns, named: Sequence[st
     theirs = dict(zip(own, wanted))
     table = read(file, replace(asked, features=own, kinds={name: layout.kinds[theirs[name]] for name in own}))
     columns = [replace(column, name=column.name.replace(column.source, theirs[column.source], 1)) for column in table.columns]
+    for line in together.unnamed(table.x, columns, layout):
+        LOG.warning(line)
     return table, layout.encode(table.x, columns)
 
 

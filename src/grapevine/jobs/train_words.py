@@ -1,9 +1,9 @@
 """What the end of a training run says of its numbers, in the terminal and on its page alike: on how few rows its accuracy rests,
-what the clients' accuracies are of, and which labels came from a label job."""
+why its round was kept, what the clients' accuracies are of, and which labels came from a label job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,11 @@ def rests_on(result: Mapping[str, Any]) -> Basis | None:
     n = result.get("test_rows") or sum(map(sum, result.get("confusion") or []))
     right = result["accuracy"]
     return Basis(n, *(min(max(end, 0.0), 1.0) for end in wilson(right * n, n))) if n and right is not None else None
+
+
+def kept_for(history: Iterable[Mapping[str, Any]]) -> str:
+    """Why the round that was kept was kept."""
+    return "best on validation" if any(line.get("validation_accuracy") is not None for line in history) else "last"
 
 
 def clients_of(result: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,8 @@ class ProxyFL(Method):
     @step(reveals=dict(weights=bases.MODEL, n=bases.HELD, shares=SHARES), like=dict(weights="weights", n=COUNT))
     def train(self, client: Client, weights: dict, prior: Tensor, round: int) -> dict:
         rows, sent = without_labels(client.data), client.model(weights).eval()
-        loss = ProxyLoss(client.model(weights), client.data.labelled, rows, client.rng("train", round), sent, self, prior)
+        model = cast(Proxied, client.model(weights))
+        loss = ProxyLoss(model, client.data.labelled, rows, client.rng("train", round), sent, self, prior)
         if not fit_labelling(self, client, loss):
             return dict(n=0)
         return dict(weights=loss.model.state(), n=len(rows), shares=loss.shares())
@@ -133,6 +135,7 @@ def margin(proxies: Tensor) -> float:
 class ProxyLoss(Labelling):
     """The loss of a client's batch, by the model in training and the one that was `sent`."""
 
+    model: Proxied
     sent: Network
     method: ProxyFL
     prior: Tensor

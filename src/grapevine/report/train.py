@@ -16,7 +16,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size, some
 from grapevine.jobs.settings import TrainSettings
-from grapevine.jobs.train_words import clients_of, job_labels, rests_on
+from grapevine.jobs.train_words import clients_of, job_labels, kept_for, rests_on
 from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, gained, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
@@ -103,8 +103,8 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
     rows = f"{count(rests.n)} {rows}" if rests else rows
     about = f"{_about(files)} "
     if result.get("best_round") is not None:
-        best = "best on validation" if any(line.get("validation_accuracy") is not None for line in files.history) else "last"
-        about += f"Of {count(result['rounds'])} rounds, round {count(result['best_round'])} was kept, the {best}."
+        kept = f"round {count(result['best_round'])} was kept, the {kept_for(files.history)}"
+        about += f"Of {count(result['rounds'])} rounds, {kept}."
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     tiles = {
         f"test accuracy ({rests.low:.0%} to {rests.high:.0%}, n = {count(rests.n)})" if rests else "test accuracy": percent(
