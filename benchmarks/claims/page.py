@@ -159,7 +159,7 @@ def seeds(result: dict[str, Any]) -> str:
 
 
 def section(name: str, result: dict[str, Any], text: str) -> str:
-    command = f"`{result['command']}`, {seeds(result)} seeds, commit {result['commit']}, {result['date']}."
+    command = f"`{result['command']}`, {seeds(result)} seeds, commit {result['commit']}."
     parts = [
         f"## {name}: {result['verdict']} {{#{name.lower()}}}",
         f"**Claim.** {result['claim']}" + ("" if current(result) else f" {OLD}"),
