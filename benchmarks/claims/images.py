@@ -30,7 +30,10 @@ _XCLP = dict(_IMAGES, model="cnn13:0.125", labels="clients:5000", budget=dict(ST
 _PROTO = dict(_IMAGES, model="resnet9:0.125", labels="clients:5000")
 _ANCHOR = dict(_IMAGES, model="wrn28x2:0.25", labels="server:250", budget=dict(epochs=1, server_epochs=1, pretrain=5))
 CLAIMS: dict[str, tuple[Setting, tuple[str, ...]]] = {  # the cheapest first
-    "p1": (Setting("images-p1", _PROTO, PROTO_TRIALS, share=SHARE), ("protofssl", *LABELLED_ONLY, "fixmatch", "fedmatch")),
+    "p1": (
+        Setting("images-p1", _PROTO, PROTO_TRIALS, share=SHARE),
+        ("protofssl", "protofssl:unlabelled=0", *LABELLED_ONLY, "fixmatch", "fedmatch"),  # the second: without pseudo-labels
+    ),
     "p6": (Setting("images-p6", _PROTO, PROTO_TRIALS, share=SHARE), ("protofssl",)),
     "x5": (Setting("images-x5", _XCLP, XCLP_TRIALS, share=SHARE), ("fedavg", "xclp", "network", "perclient-lp")),
     "a1": (Setting("images-a1", _ANCHOR, ANCHOR_TRIALS, share=SHARE), ("server-only", "semifl", "fedanchor", "fixmatch")),
