@@ -122,6 +122,12 @@ def test_the_pages_can_be_read_in_an_afternoon():
     assert sum(counted.values()) <= MOST_WORDS, sorted(counted.items(), key=lambda each: -each[1])[:10]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/train.md"])
+def test_the_number_of_methods_is_right(page):
+    told = re.findall(r"(\d+)(?: training)? methods", (ROOT / page).read_text(encoding="utf-8"))
+    assert told == [str(len(TABLE))]
+
+
 def test_every_block_says_what_it_is():
     """A fence without a language would be left out without a word; output and layouts are `text`."""
     known = {"python", "console", "bash", "toml", "text", "json", "bibtex"}
