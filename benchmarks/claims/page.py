@@ -17,6 +17,7 @@ from grapevine.report.charts.kinds import Axis, curves, lines
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 from common import beats  # noqa: E402
+from common import verdict as judged  # noqa: E402
 from machine import fill, fingerprint, markdown, seed_counts  # noqa: E402
 
 PAGE = HERE.parent.parent / "docs" / "claims.md"
@@ -75,7 +76,8 @@ RULES = """
 ## How a verdict is reached
 
 A method is above another if Student's t of the paired differences over the seeds says so, one-sided at 5 %; with three seeds that
-takes 2.9 standard errors. A claim holds if all its comparisons come out, and in part if some do; a few come out by chance.
+takes 2.9 standard errors. A claim holds if all its comparisons come out, those on [images](#images) too, and in part if some do;
+a few come out by chance.
 Methods that are compared have the same data, rounds, clients and budget. Each chooses its learning rate by four trials on
 validation rows, with a seed that is not used again and a third of the rounds; for M1 to M3 it is FedAvg's on true labels.
 Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where nothing else is
@@ -86,7 +88,18 @@ ROWS, COLUMNS = 6, 8  # of a section's table: more is in the JSON
 
 
 def results() -> dict[str, dict[str, Any]]:
-    return {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
+    found = {name: json.loads(file.read_text()) for name in CLAIMS if (file := HERE / f"{name}.json").exists()}
+    for name, methods in comparisons(IMAGES_FILE).items():
+        if result := found.get(name.upper()):
+            result["verdict"] = with_images(result["verdict"], CLAIMED[name], methods)
+    return found
+
+
+def with_images(verdict: str, best: str, methods: dict[str, Any]) -> str:
+    """A verdict when the comparisons on images count, too; the method's own variants are no rivals."""
+    before = {"holds": ["yes"], "holds in part": ["yes", "no"], "does not hold": ["no"]}[verdict]
+    told = [one["outcome"] for other, one in against(best, methods).items() if not other.startswith(f"{best}:")]
+    return judged(before + told)
 
 
 def known() -> dict[str, Any]:
@@ -100,8 +113,6 @@ def known() -> dict[str, Any]:
 
 def on_images() -> dict[str, dict[str, str]]:
     """On images from scratch, by comparison: each method's mean accuracy, and how many `seeds` the comparison has."""
-    if not IMAGES_FILE.exists():
-        return {}
     found = comparisons(IMAGES_FILE)
     means = {name: {method: rounded(one["accuracy"]) for method, one in methods.items()} for name, methods in found.items()}
     return {name: means[name] | dict(seeds=in_words(methods)) for name, methods in found.items()}
@@ -195,7 +206,7 @@ def images(file: Path = IMAGES_FILE) -> str:
 def comparisons(file: Path) -> dict[str, dict[str, Any]]:
     """The runs of each claim by method; those of P6 by norm, of which batch normalisation is P1's run."""
     found: dict[str, dict[str, Any]] = {}
-    for name, methods in json.loads(file.read_text())["runs"].items():
+    for name, methods in json.loads(file.read_text())["runs"].items() if file.exists() else ():
         claim, _, norm = name.partition(", norm ")
         found.setdefault(claim, {}).update({norm or method: one for method, one in methods.items()})
     if "p6" in found and "protofssl" in found.get("p1", {}):
@@ -204,17 +215,20 @@ def comparisons(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def told_apart(best: str, methods: dict[str, Any]) -> str:
-    """What the claimed method is above, below and level with, over the seeds that both have."""
+    """What the claimed method is above, below and level with."""
     told: dict[str, list[str]] = {"yes": [], "no": [], "open": []}
-    for other, one in methods.items():
-        n = min(len(run["curves"]) for run in (methods[best], one)) if best in methods and other != best else 0
-        if n > 1:
-            a, b = (run["accuracy"]["seeds"][:n] for run in (methods[best], one))
-            result = beats(a, b)
-            told[result["outcome"]].append(f"`{other}` ({result['difference']:+.1f} ± {result['standard_error']:.1f})")
+    for other, result in against(best, methods).items():
+        told[result["outcome"]].append(f"`{other}` ({result['difference']:+.1f} ± {result['standard_error']:.1f})")
     kinds = dict(yes="above", no="below", open="not told apart from")
     said = [f"{words} {', '.join(told[kind])}" for kind, words in kinds.items() if told[kind]]
     return f"`{best}` is {'; '.join(said)}" if said else "one seed tells nothing apart"
+
+
+def against(best: str, methods: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Whether the claimed method is above each of the others, over the seeds that both have, if those are two or more."""
+    runs = {other: [run["accuracy"]["seeds"] for run in (methods[best], methods[other])] for other in methods if best in methods}
+    least = {other: min(map(len, both)) for other, both in runs.items() if other != best}
+    return {other: beats(*(seeds[:n] for seeds in runs[other])) for other, n in least.items() if n > 1}
 
 
 def mean_curve(one: dict[str, Any]) -> list[tuple[int, float]]:

@@ -95,7 +95,7 @@ def test_page_shows_every_claim_with_its_numbers_in_5500_words(claims, tmp_path)
         assert sum(line.startswith((f"| {identity} |", f"| [{identity}](")) for line in lines) == 1
     for path in RESULTS:
         result = json.loads(path.read_text())
-        part = text.split(f"\n## {path.stem}: {result['verdict']} ")[1].split("\n## ")[0]
+        part = text.split(f"\n## {path.stem}: {page.results()[path.stem]['verdict']} ")[1].split("\n## ")[0]
         assert result["claim"] in part and result["command"] in part
     assert "{" not in text.replace("{#", "") and len(text.split()) <= 5500
 
@@ -139,6 +139,21 @@ def test_comparisons_on_images_say_what_can_be_told_apart(claims, tmp_path):
     assert "- P6: `bn` is below `gn` (-10.5 ± 0.5)." in text  # over the two seeds that both have
     assert "| P6 | `bn` | 3 | 0.0 | 0.0 | 20.0 | 20.0 |" in text
     assert page.in_words(methods) == "one to three seeds" and page.in_words(norms["p1"]) == "three seeds"
+
+
+def test_comparisons_on_images_count_in_the_verdict(claims):
+    page = claims("page")
+
+    def ran(*right):
+        return dict(accuracy=dict(seeds=list(right)))
+
+    best, below, same = dict(xclp=ran(45.0, 46.0, 47.0)), dict(fedavg=ran(40.0, 40.0, 40.0)), dict(network=ran(45.0, 47.0, 46.0))
+    assert page.with_images("does not hold", "xclp", best | below) == "holds in part"
+    assert page.with_images("holds", "xclp", best | below) == "holds"
+    assert page.with_images("holds", "xclp", best | below | same) == "holds in part"
+    assert page.with_images("does not hold", "xclp", best | same) == "does not hold"
+    one_seed, own = dict(fedsem=ran(1.0)), {"xclp:guests=all": ran(40.0, 40.0, 40.0)}
+    assert page.with_images("does not hold", "xclp", best | one_seed | own) == "does not hold"
 
 
 def test_docs_hold_what_the_results_say(claims, tmp_path):
