@@ -15,7 +15,9 @@ from grapevine.learn.networks import build
 from grapevine.learn.pseudo import without_labels
 from grapevine.methods.proxyfl import categories, indecisive, margin
 
-SETTINGS = dict(lr=0.01, momentum=0.5, epochs=2, batch=3, ratio=2, threshold=0.15, weight=0.8, contrast=0.7, tuning_epochs=3)
+SETTINGS = dict(
+    lr=0.01, momentum=0.5, epochs=2, batch=3, ratio=2, threshold=0.15, weight=0.8, contrast=0.7, tuning_epochs=3, width=24
+)
 F_W, F_B, P_W = "feature_projection.weight", "feature_projection.bias", "proxy_projection.weight"
 
 

@@ -39,12 +39,12 @@ class Projected(Network):
 
 class Proxied(Network):
     """The network, whose head is one linear layer, and linear layers from its features, and from the rows of its head's weights
-    (its proxies), to where the two are compared (ProxyFL's code)."""
+    (its proxies), to where the two are compared (ProxyFL's code), in at most so many dimensions."""
 
-    def __init__(self, base: Network):
+    def __init__(self, base: Network, most: int):
         super().__init__(base.features, base.head, base.features_dim)
         rng, d = _rng_of(base), _features(base)
-        self.feature_projection, self.proxy_projection = linear(d, d, rng), linear(d, d, rng, bias=False)
+        self.feature_projection, self.proxy_projection = linear(d, min(d, most), rng), linear(d, min(d, most), rng, bias=False)
 
     def project(self, features: Tensor) -> Tensor:
         return self.feature_projection(features)

@@ -15,7 +15,9 @@ The released code differs from the paper's text in several points, and made its 
 linear layer each and have length 1; z is that of both views; a row is sure if either model is; ξ of a labelled row is what the
 model as sent says of it; only similar rows are kept apart; and the server adds a margin to the distance from the right proxy.
 `preset=paper` follows the text: ξ = {y} of a labelled row, weights by the model in training in equation 6, the means of
-equations 8 and 9 over sure and unsure rows apart, no margin. Both have the linear layers, without which z·z has no bound.
+equations 8 and 9 over sure and unsure rows apart, no margin. Both have the linear layers, without which z·z has no bound. They
+keep the number of features, as the code's do, up to `width`: for the small CNN's 2048 they would be 300 times as large as the
+network.
 
 Departures: clients send shares of classes, as the paper has it; the code sends counts. Every labelled row counts once in them. A
 round is `epochs` passes over a client's rows; in the code it is twice as many. Momentum is forgotten between rounds, and the
@@ -58,6 +60,7 @@ class ProxyFL(Method):
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
     weight: float = param(1.0, "α", "weight of the unlabelled loss", least=0)
     contrast: float = param(1.0, "β", "weight of the indecisive-categories loss", least=0)
+    width: int = param(256, "", "features and proxies are compared in at most so many dimensions", least=1)
     decay: float = param(0.99, "", "how much of the prior stays from round to round", least=0, most=1)
     tuning_epochs: int = param(100, "Q", "passes over the clients' proxies at the server; 0: no tuning", least=0)
     tuning_lr: float = param(0.005, "η_G", "learning rate of the tuning", above=0)
@@ -73,7 +76,7 @@ class ProxyFL(Method):
         return "the server tunes the classifier towards each client's own"
 
     def network(self, base: Network) -> Network:
-        return Proxied(base)
+        return Proxied(base, self.width)
 
     def check(self, server: Server) -> None:
         if not isinstance(server.model().head, nn.Linear):
