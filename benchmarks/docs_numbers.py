@@ -38,7 +38,7 @@ WAYS: dict[str, dict[str, Any]] = {  # as flags of `grapevine label`: as words o
     "`--preset paper --alpha 0.9`": dict(preset="paper", alpha=0.9),
     "`--scale none`": dict(scale="none"),
 }
-BESIDE = {"nearest": "nearest own labelled row", "gaussian": "Gaussian heads"}  # labelled with the default settings
+BESIDE = {"nearest": "nearest own labelled row", "gh-ofl": "Gaussian heads"}  # labelled with the default settings
 FLIPS = (0.05, 0.2, 0.4)
 SERVERS = {  # rows of the server, shares of flips, splits
     "wine": (60, FLIPS, 3),

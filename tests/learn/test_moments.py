@@ -38,13 +38,25 @@ def test_fedncm_is_the_nearest_centroid(rows):
 
 
 @pytest.mark.parametrize("strength", [0.01, 10.0])
-def test_fed3r_is_ridge_regression_on_one_hot_labels(rows, strength):
+def test_fed3r_is_ridge_regression_on_one_hot_labels_with_a_column_of_ones(rows, strength):
+    """As in the authors' code the penalty is also on the intercept, which scikit-learn's `fit_intercept` would spare."""
     X, y, party = rows
-    W = Ridge(alpha=strength, fit_intercept=False, tol=1e-12).fit(X, np.eye(C)[y]).coef_
-    W = W / np.linalg.norm(W, axis=1, keepdims=True)
+    W = Ridge(alpha=strength, fit_intercept=False, tol=1e-12).fit(np.column_stack([X, np.ones(len(X))]), np.eye(C)[y]).coef_
+    W = W / np.linalg.norm(W[:, :D], axis=1, keepdims=True)
     head = moments.ridge(pooled(moments.class_moments, *rows), C, D, strength)
-    np.testing.assert_allclose(head["weight"], W, rtol=1e-8)
-    assert head["bias"].tolist() == [0, 0, 0]
+    np.testing.assert_allclose(np.column_stack([head["weight"], head["bias"]]), W, rtol=1e-8)
+
+
+def test_fed3r_by_hand():
+    """Rows 0 of class 0, 2 and 4 of class 1, λ = 1: A = (21 6; 6 4), its determinant is 48, its inverse (4 −6; −6 21) / 48.
+
+    Class 0: A⁻¹ (0; 1) = (−6; 21) / 48. Class 1: A⁻¹ (6; 2) = (12; 6) / 48. Divided by the weights' lengths, 6/48 and 12/48.
+    """
+    X, y = np.array([[0.0], [2.0], [4.0]]), np.array([0, 1, 1])
+    head = moments.ridge(moments.class_moments(X, y, 3), 3, 1, 1.0)
+    np.testing.assert_allclose(head["weight"], [[-1.0], [1.0], [0.0]], atol=1e-14)
+    np.testing.assert_allclose(head["bias"], [3.5, 0.5, -np.inf])
+    assert moments.scores(np.array([[1.4], [1.6]]), head).argmax(1).tolist() == [0, 1]  # −x + 3.5 = x + 0.5 at 1.5
 
 
 @pytest.mark.parametrize("added", [0.0, 0.5])

@@ -226,14 +226,16 @@ def replies(method, data, **settings):
 
 
 @pytest.mark.parametrize("kind, numbers", [("full", 3 + 12 + 10), ("diagonal", 3 + 12 + 4)], indirect=["kind"])
-def test_only_masked_moments_leave_a_party(kind, numbers):
+def test_masked_moments_and_the_class_sums_of_fedcof_leave_a_party(kind, numbers):
     X, y = points(200, 4)
     data, rows, partly = federation(X, y)
     sent = replies(Gaussian(), data)
-    assert [step for step, _, _ in sent] == [step for step in ("keys", "meet", "pool", "predict") for _ in range(4)]
-    for step, _, reply in sent:
-        wanted = dict(keys={"offer", "features", "classes"}, meet={"letters"}, pool={"share", "tag"}, predict=set())
-        assert set(reply) == wanted[step]
+    assert [step for step, _, _ in sent] == [step for step in ("keys", "meet", "pool", "means", "predict") for _ in range(4)]
+    wanted = dict(keys={"offer", "features", "classes"}, meet={"letters"}, pool={"share", "tag"}, means={"sums"}, predict=set())
+    assert all(set(reply) == wanted[step] for step, _, reply in sent)
+    for id, told in ((id, reply["sums"]) for step, id, reply in sent if step == "means"):  # FedCOF's: the only ones in the clear
+        own = rows[id][partly[rows[id]] >= 0]
+        np.testing.assert_allclose(told, moments.class_sums(X[own], y[own], 3))
     shares = {id: reply["share"] for step, id, reply in sent if step == "pool"}
     total = np.zeros((numbers, 4), np.uint64)
     for id, share in shares.items():
@@ -258,7 +260,7 @@ def test_a_sum_that_the_server_changed_is_refused():
         def gather(self, step, requests, round, into):
             if step == "predict":
                 total = fixed.add_wide(requests[0]["pooled"]["total"], fixed.encode_wide(np.eye(1, 18)[0]))
-                requests = {id: dict(pooled=dict(told["pooled"], total=total)) for id, told in requests.items()}
+                requests = {id: dict(told, pooled=dict(told["pooled"], total=total)) for id, told in requests.items()}
             super().gather(step, requests, round, into)
 
     method = Gaussian()
@@ -327,7 +329,7 @@ def test_settings_that_cannot_work(settings, sentence):
 
 def test_data_that_cannot_work():
     X, y = points(20, 2)
-    with pytest.raises(StepError, match="no party has a labelled row"):
+    with pytest.raises(Mistake, match="no party has a labelled row"):
         run(Gaussian(), federation(X, y, share=0.0)[0])
     with pytest.raises(Mistake, match="000001 has 1 features but 000000 has 2"):
         run(Gaussian(), {0: party(X, y), 1: party(X[:, :1], y)})

@@ -28,9 +28,10 @@ def test_as_central_classifiers(digits):
     test = split.test_rows().inputs().flatten(1).double().numpy()
     found = {m.name: gv.train(m, split, model="linear", rounds=1, per_round=4).predict(digits.x_test)
              for m in (methods.Fed3R(ridge=5.0), methods.GHOFL(shrinkage=0.3))}  # fmt: skip
-    W = Ridge(alpha=5.0, fit_intercept=False).fit(X, np.eye(10)[y]).coef_
+    X_1, test_1 = (np.column_stack([rows, np.ones(len(rows))]) for rows in (X, test))
+    W = Ridge(alpha=5.0, fit_intercept=False).fit(X_1, np.eye(10)[y]).coef_
     central = dict(zip(("fed3r", "gh-ofl"), (
-        (test @ (W / np.linalg.norm(W, axis=1)[:, None]).T).argmax(1),
+        (test_1 @ (W / np.linalg.norm(W[:, :-1], axis=1)[:, None]).T).argmax(1),
         LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(X, y).predict(test),
     )))  # fmt: skip
     for name, labels in central.items():

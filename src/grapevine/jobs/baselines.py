@@ -1,4 +1,4 @@
-"""What the label job is compared with: Gaussian heads from secure sums, and the party's own nearest labelled row."""
+"""What the label job is compared with: the party's own nearest labelled row, and the five one-shot heads on all labelled rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from grapevine.methods.gaussian import Gaussian
 from grapevine.methods.label import Label
 from grapevine.methods.one_shot import labels
 
+HEADS = ("fedncm", "fed3r", "fedcgs", "fedcof", "gh-ofl")  # as methods are named and ordered
+
 
 def compared(ran: Ran, method: Label | Chorus, workers: int) -> tuple[dict[str, dict[str, list]], list[dict]]:
     """Every party's labels by each baseline, labelled rows first, and the messages they took. What left each party is logged."""
@@ -20,13 +22,14 @@ def compared(ran: Ran, method: Label | Chorus, workers: int) -> tuple[dict[str, 
     known = {name: labels(client) for name, client in ran.clients.items()}
     names = {name: client.memory["classes"] for name, client in ran.clients.items()}
     parties = [Party(name, V, _named(known[name], names[name]), []) for name, V in rows.items()]
-    heads = run_once(Gaussian(), parties, next(iter(ran.clients.values())).seed, workers)
+    ran_heads = run_once(Gaussian(), parties, next(iter(ran.clients.values())).seed, workers)
     found = {}
-    for name, client in heads.clients.items():
-        ran.disclosure[name].extend(_own(heads.disclosure[name]))
-        found[name] = dict(nearest=_named(nearest(rows[name], known[name]), names[name]),
-                           gaussian=_named(client.memory["result"]["label"], client.memory["classes"]))  # fmt: skip
-    return found, _own(heads.messages)
+    for name, client in ran_heads.clients.items():
+        ran.disclosure[name].extend(_own(ran_heads.disclosure[name]))
+        heads = client.memory["others"] | {"gh-ofl": client.memory["result"]["label"]}
+        by = {head: _named(heads[head], client.memory["classes"]) for head in HEADS if head in heads}
+        found[name] = dict(nearest=_named(nearest(rows[name], known[name]), names[name])) | by
+    return found, _own(ran_heads.messages)
 
 
 def _own(lines: Iterable[dict]) -> list[dict]:

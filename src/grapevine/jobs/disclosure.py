@@ -16,7 +16,7 @@ from grapevine.crypto import names as sealed_names
 from grapevine.crypto import session, together
 from grapevine.crypto.hamming import SHARE, protocol
 from grapevine.data.columns import agree, counts, worth_naming
-from grapevine.learn.moments import numbers
+from grapevine.learn.moments import SUMS_TELL, numbers
 from grapevine.methods import landmarks, noisy, song
 from grapevine.methods.chorus import Chorus
 from grapevine.methods.gaussian import MOMENTS
@@ -56,7 +56,8 @@ def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> lis
     """What each side knows at the end, if nobody colludes."""
     out = _learns_chorus(method, parties) if isinstance(method, Chorus) else _learns_xclp(method, parties)
     if baselines:
-        out.append("All parties learn each class's mean and covariance over all of them, for the baseline.")
+        out.append("All parties learn each class's mean and covariance over all of them, for the baselines; for fedcof the "
+                   "server learns each party's class sums. The sum of a class with one labelled row is that row.")  # fmt: skip
     if method.xclp.hamming.name == "plain":
         out.append("With plain the server also learns every party's hash bits and labels: there is no protection.")
     return out
@@ -110,10 +111,11 @@ def plan(parties: Sequence[Party], method: Label | Chorus, workers: int = 2, bas
         classes, d = len({name for party in parties for name in party.classes}), parties[0].x.shape[1]
         sums = dict(step="gaussian.pool", field="share", bytes=TAGGED + 32 * numbers(d, classes), reveals=MOMENTS)
         letters = dict(step="gaussian.meet", field="letters", bytes=LETTER * (len(parties) - 1), reveals=session.LETTERS)
+        means = dict(step="gaussian.means", field="sums", bytes=8 * classes * (1 + d), reveals=SUMS_TELL)
         for party in parties:
             told = "a public key, class names"
             hello = dict(step="gaussian.keys", field="offer", bytes=200 + 30 * len(party.classes), reveals=told)
-            per_party[party.name] += [hello, letters, sums]
+            per_party[party.name] += [hello, letters, sums, means]
     advice = _advice(parties, method, workers, minutes) if minutes > HOUR else None
     return dict(parties=per_party, minutes=minutes, memory_mb=memory / 2**20, advice=advice,
                 learns=learns(method, len(parties), baselines), collusion=_collusion(method),

@@ -1,4 +1,5 @@
-"""How good labels are expected to be, from known labels that were hidden: accuracy, calibration, and recall by class."""
+"""How good labels are expected to be, from known labels that were hidden: accuracy, calibration, and recall by class; where the
+truth is known, how good they are beside baselines."""
 
 from __future__ import annotations
 
@@ -156,3 +157,18 @@ def verdict_of_all(e: Mapping[str, Any] | None) -> list[str]:
     together, alone = round(e["accuracy"] * e["n"]), round(e["alone"] * e["n"])
     return [f"All parties: together {said} each party alone. Of {e['n']} labels that were hidden, {together} were recovered "
             f"together ({percent(e['accuracy'])}) and {alone} by each party alone ({percent(e['alone'])})."]  # fmt: skip
+
+
+BY = dict(alone="each party alone", nearest="nearest own labelled row", model="the model itself")  # heads: names of methods
+
+
+def beside(rights: Mapping[str, float | None], parties: Sequence[Mapping[str, float | None]]) -> list[tuple[str, list]]:
+    """Of a job with baselines and a truth: by whom rows were labelled, and the share that is right over all parties, at the worst
+    one and at the best. `rights` and each party's have it by "together" and by baseline."""
+    if rights["together"] is None or not set(rights) - {"together", "alone", "model"}:
+        return []
+    lines = []
+    for name, right in rights.items():
+        each = [share for share in (party.get(name) for party in parties) if share is not None]
+        lines.append((BY.get(name, name), [right, min(each, default=None), max(each, default=None)]))
+    return lines

@@ -26,7 +26,7 @@ from grapevine.jobs.disclosure import plan
 from grapevine.jobs.expected import by_class, expected_accuracy, of_given
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
 from grapevine.jobs.heads import Heads, heads_of
-from grapevine.jobs.label_notes import aimed, never, silent, unreached
+from grapevine.jobs.label_notes import aimed, never, silent, unmeasured, unreached
 from grapevine.jobs.label_party import order, party_labels, without_labels
 from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
@@ -203,6 +203,7 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     expected = of_given(expected_accuracy(groups), reached)
     heads = _heads(ran.clients, groups)
     notes += silent(heads) + unreached(found, lost) + never(recall, reached, s) + aimed(reached, s.target, expected)
+    notes += unmeasured(parties, s.baselines and not lost)
     return LabelResult(
         found, tuple(classes), expected, lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
         settings=s, about=_about(first, method) | nodes, recall=recall, heads=heads,

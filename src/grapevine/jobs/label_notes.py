@@ -13,6 +13,7 @@ from grapevine.crypto.together import CELL
 from grapevine.data import columns
 from grapevine.jobs.heads import Heads
 from grapevine.jobs.label_result import PartyLabels
+from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import LabelSettings
 
 FEW_OF_CLASS = 15  # labels of a class: with fewer, they are why no row gets it
@@ -28,6 +29,13 @@ def unreached(found: Sequence[PartyLabels], lost: Sequence[str] = ()) -> list[st
     if far > 0:
         notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there; more --neighbours may help.")
     return notes + [f"{name} lost its connection and has no labels." for name in lost]
+
+
+def unmeasured(parties: Sequence[Party], baselines: bool) -> list[str]:
+    """Where the baselines' labels are if nobody knows how many of them are right."""
+    if not baselines or any(party.truth for party in parties):
+        return []
+    return ["no truth was given, so how good the baselines are is not known; their labels are in baselines.csv."]
 
 
 def silent(heads: Heads | None) -> list[str]:

@@ -43,7 +43,7 @@ class PartyLabels:
     blank: int = 0
     accuracy: float | None = None  # of the new labels whose truth is known
     measured: int = 0  # how many rows these are
-    others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, gaussian, model
+    others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, fedncm, …, model
     other_accuracy: dict[str, float | None] = field(default_factory=dict)
     recalled: dict[str, tuple[int, int]] = field(default_factory=dict)  # by true class: rows measured, labelled right
     disclosure: list[dict] = field(default_factory=list)

@@ -19,6 +19,9 @@ MOST_FEATURES = 1500  # the most with a full covariance
 LEAST = 1e-9  # the least variance, as a share of the covariance's largest
 ROUNDING = 1e-13  # a variance below this share of a second moment about 0 is float64's error
 Head = dict[str, np.ndarray]
+SUMS_TELL = (
+    "how many labelled rows of each class this party has, and the sums of their features; of a single row, that row's features"
+)
 
 # ---------------------------------------------------------------- what a party adds
 
@@ -105,9 +108,16 @@ def nearest_mean(moments: np.ndarray, C: int, d: int, cosine: bool) -> Head:
 
 
 def ridge(moments: np.ndarray, C: int, d: int, strength: float) -> Head:
-    """Fed3R: W = (Σ x xᵀ + λI)⁻¹ Σ x yᵀ, each class's weights of length 1."""
+    """Fed3R: (W; b) = (Σ (x; 1)(x; 1)ᵀ + λI)⁻¹ Σ (x; 1) yᵀ, then each class's weights and intercept by the weights' length.
+
+    The products of a row with its 1 are the row, and that of the 1 with itself counts rows, so they are in the moments already.
+    """
     n, means = means_of(moments, C, d)
-    return _regression(n, means, from_triangle(moments[C + C * d :], d) + strength * np.eye(d))
+    total = n @ means
+    gram = np.block([[from_triangle(moments[C + C * d :], d), total[:, None]], [total, n.sum()]])
+    solution = _solved(gram + strength * np.eye(d + 1), np.column_stack([means, np.ones(C)]) * n[:, None])
+    length = _lengths(solution[:, :d])
+    return _linear(n, solution[:, :d] / length, solution[:, d] / length[:, 0])
 
 
 def total_gaussian(moments: np.ndarray, C: int, d: int, added: float) -> Head:
@@ -133,7 +143,7 @@ def between_clients(sums: np.ndarray, C: int, d: int, added: float) -> Head:
         own = held[:, C + c * d : C + (c + 1) * d] / held[:, [c]]
         apart = (own - means[c]) * np.sqrt(held[:, [c]])
         gram += (n[c] - 1) * (apart.T @ apart / max(len(held) - 1, 1) + added * np.eye(d))
-    return _regression(n, means, gram)
+    return _linear(n, _unit_rows(_solved(gram, means * n[:, None])))
 
 
 def own_gaussians(moments: np.ndarray, C: int, d: int, diagonal: bool, shrinkage: float) -> Head:
@@ -192,8 +202,9 @@ def _log_det(T: np.ndarray) -> float:
     return float(np.log(np.abs(T)).sum() if T.ndim == 1 else np.linalg.slogdet(T)[1])
 
 
-def _regression(n: np.ndarray, means: np.ndarray, gram: np.ndarray) -> Head:
-    return _linear(n, _unit_rows((np.linalg.pinv(gram, hermitian=True) @ (means * n[:, None]).T).T))
+def _solved(gram: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """The weights of a regression, a row for each class."""
+    return (np.linalg.pinv(gram, hermitian=True) @ sums.T).T
 
 
 def _linear(n: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> Head:
@@ -201,8 +212,13 @@ def _linear(n: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
+    return rows / _lengths(rows)
+
+
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    """Of each row, as a column; 1 for a row of zeros."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1.0)
+    return np.where(length > 0, length, 1.0)
 
 
 def _log(n: np.ndarray) -> np.ndarray:

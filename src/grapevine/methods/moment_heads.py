@@ -3,12 +3,13 @@
     fedncm   Legate, Bernier, Caccia, Oyallon, Belilovsky: "Guiding the Last Layer in Federated Learning with Pre-Trained Models",
              NeurIPS 2023: class means
     fed3r    Fanì, Camoriano, Caputo, Ciccone: "Accelerating Heterogeneous Federated Learning with Closed-form Classifiers", ICML
-             2024: ridge regression
+             2024: ridge regression with an intercept, which is penalised like the weights
     fedcgs   Guan, Zhou, Gu: "Capture Global Feature Statistics for One-Shot Federated Learning", AAAI 2025: Gaussians with the
              covariance of all rows
     fedcof   Goswami, Magistri, Wang, Twardowski, van de Weijer: "Covariances for Free: Exploiting Mean Distributions for
              Training-free Federated Learning", NeurIPS 2025: ridge regression whose covariances come from the clients' means
-    gh-ofl   Gaussian heads for one-shot federated learning, ICLR 2026: naive Bayes, linear or quadratic discriminant
+    gh-ofl   Turazza, Picone, Mamei: "The Gaussian-Head OFL Family: One-Shot Federated Learning from Client Global Statistics",
+             ICLR 2026: naive Bayes, linear or quadratic discriminant
 
 Every client is asked once, `--per-round` of them a round, until all have answered; the head is made again after every round. A
 server with labels adds its own. Features are those of the network before its last layer, as it was initialised: a linear network
@@ -19,7 +20,8 @@ mean of a few rows is nearly a row. So the labels of each class are counted firs
 have fewer than ten is left out of their sums.
 
 Departures: Fed3R without random features, and without the training that may follow it. GH-OFL's closed forms alone: its FisherMix
-and Proto-Hyper heads are trained on drawn rows. Inverses are pseudo-inverses, so that fewer labels than features are no error.
+and Proto-Hyper heads are trained on drawn rows; covariances are divided by the number of rows and shrunk, as scikit-learn does
+it. Inverses are pseudo-inverses, so that fewer labels than features are no error.
 """
 
 from __future__ import annotations
@@ -40,10 +42,7 @@ from grapevine.learn import bases, moments
 from grapevine.learn.moments import Head
 from grapevine.learn.training import outputs
 
-MEANS = (
-    "how many labelled rows of each class this party has, and the sums of their features; of a single row, that row's features"
-)
-SECOND = f"{MEANS}; and the sums of products of two features"
+PRODUCTS_TELL = f"{moments.SUMS_TELL}; and the sums of products of two features"
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class MomentHead(Method):
 
     # ------------------------------------------------------------ client
 
-    @step(reveals=dict(sums=lambda method: SECOND if method.square else MEANS, n=bases.USED), like=dict(n=COUNT),
-          averaged=dict(sums="all"))  # fmt: skip
+    @step(reveals=dict(sums=lambda method: PRODUCTS_TELL if method.square else moments.SUMS_TELL, n=bases.USED),
+          like=dict(n=COUNT), averaged=dict(sums="all"))  # fmt: skip
     def summarise(self, client: Client, weights: dict, classes: np.ndarray) -> dict:
         """The moments of labelled rows of these classes."""
         rows = client.data.labelled

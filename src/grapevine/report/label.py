@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.expected import verdict, verdict_lines, verdict_of_all, wilson
+from grapevine.jobs.expected import beside, verdict, verdict_lines, verdict_of_all, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
@@ -15,7 +15,6 @@ from grapevine.run.folder import read_lines
 
 MOST_BARS, MOST_HISTOGRAMS = 30, 12  # parties drawn one by one
 MOST_TICKS = 5  # tenths that are all named below their bars: with more, names would touch on a phone
-OTHERS = dict(nearest="nearest own row", gaussian="Gaussian heads", model="the model")  # what else a label can come from
 
 
 def write(folder: Path, summary: dict[str, Any]) -> Path:
@@ -36,6 +35,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
             ("Parties", _parties(parties, summary["expected"], summary.get("method", ""))),
             ("By class", _classes(summary)),
             ("Together and alone", _together(parties, summary["expected"])),
+            ("Baselines", _baselines(parties, summary)),
             ("Confidence", _confidence(parties)),
             ("Class balance", _balance(parties, [str(c) for c in summary.get("classes", [])])),
             ("Graph", _graph(parties, summary)),
@@ -101,10 +101,10 @@ def _new(party: dict) -> int:
 
 
 def _rights(parties: list[dict]) -> dict[str, list[float | None]]:
-    """What share of each party's new labels is right: together, alone, and by what else was tried and measured."""
+    """What share of each party's new labels is right: together, alone, and by the model itself where there is one."""
     rights = {"together": [p["accuracy"] for p in parties], "alone": [p["alone_accuracy"] for p in parties]}
-    others = {name: [p.get("other_accuracy", {}).get(key) for p in parties] for key, name in OTHERS.items()}
-    return rights | {name: values for name, values in others.items() if any(value is not None for value in values)}
+    model = [p.get("other_accuracy", {}).get("model") for p in parties]
+    return rights | ({"the model": model} if any(value is not None for value in model) else {})
 
 
 def _parties(parties: list[dict], expected: dict | None, method: str) -> list[Part]:
@@ -180,6 +180,19 @@ def _together(parties: list[dict], expected: dict | None) -> list[Part]:
         note = f"Expected, from {count(expected['n'])} known labels that were hidden."
     drawn = bars("Together and alone", names, rights, "party", percent, beside=True, most=1.0, note=note)
     return [[drawn, *_calibration(expected)]]
+
+
+def _baselines(parties: list[dict], summary: dict) -> list[Part]:
+    """The job beside its baselines, over all parties; the numbers behind it also say how the parties differ."""
+    each = [{"together": p["accuracy"], **p.get("other_accuracy", {})} for p in parties]
+    lines = beside({"together": summary.get("accuracy"), **summary.get("other_accuracy", {})}, each)
+    if not lines:
+        return []
+    table = Table(["labelled by", "right", "worst party", "best party"], [[name, *map(percent, s)] for name, s in lines])
+    note = "What share of the new labels is right, and of labels that others give to the same rows. fedncm, fed3r, fedcgs, "
+    note += "fedcof and gh-ofl are one-shot heads on all parties' labelled rows."
+    return [bars("Baselines", [name for name, _ in lines], {"right": [s[0] for _, s in lines]}, "labelled by", percent, most=1.0,
+                 note=note, numbers=[table])]  # fmt: skip
 
 
 def _calibration(expected: dict | None) -> list[Chart]:
