@@ -24,3 +24,10 @@ def test_a_table_without_its_flag_is_not_an_invitation(command, tmp_path):
     assert "berlin.csv is a file, which needs its flag: --data FILE for a table" in found.output
     found = CliRunner().invoke(main, [command, "grapevine-abcdef"])
     assert "can read an invitation among the arguments" in found.output
+
+
+@pytest.mark.parametrize(("labels", "said"), [("server:9,clients:40", "5 clients and the server"), ("clients:40", "5 clients")])
+def test_the_server_of_a_split_is_not_counted_as_a_client(labels, said):
+    """`grapevine data show` with labels at the server had a client too many in its title."""
+    found = CliRunner().invoke(main, ["data", "show", "--data", "digits", "--clients", "5", "--labels", labels])
+    assert f"digits: {said}, split" in found.output

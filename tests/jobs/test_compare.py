@@ -30,7 +30,7 @@ from grapevine.cli.bars import CompareBar
 from grapevine.cli.main import main
 from grapevine.core.errors import Mistake
 from grapevine.jobs import compare as comparison
-from grapevine.jobs import compare_plan, compare_table
+from grapevine.jobs import compare_plan, compare_table, ranking
 from grapevine.jobs.settings import CompareSettings, read_budget, read_vary
 from grapevine.report import compare as compare_page
 from grapevine.report import leaderboard
@@ -173,7 +173,9 @@ def test_the_command_shows_a_finished_comparison_without_running_it(mended):
     table = json.loads(grapevine(*words, "--resume", "--json").output)
     assert table == json.loads(json.dumps(mended.table))
     other = grapevine(*words[:-4], "--set", "lr=0.3", "--out", "c", "--resume")
-    assert other.exit_code == 2 and "was started with --set" in other.output
+    assert other.exit_code == 2 and "was started with --set lr=0.2, not lr=0.3" in flat(other.output)
+    other = grapevine(*words, "--budget", "epochs=3", "--resume")
+    assert other.exit_code == 2 and "was started with --budget nothing, not epochs=3" in flat(other.output)
     other = grapevine(*words, "--rounds", 3, "--resume")
     assert other.exit_code == 2 and "was started with --rounds 2, not 3" in other.output
 
@@ -346,6 +348,7 @@ def made_up(out: Path, methods, accuracy, vary=None, seeds=3, leave_out=(), **fl
         result = dict(
             rounds=4, accuracy=final, accuracy_last=final, balanced_accuracy=final / 2, best_round=4, bytes_up=400,
             bytes_down=1200, flops=10**9, seconds=2.0, pseudo_label_accuracy=None, peak_memory_mb=1,
+            test_rows=359, validation_rows=0 if job.label == "alone" else 144,
         )  # fmt: skip
         (run / "result.json").write_text(json.dumps(result))
     return going
@@ -399,6 +402,36 @@ def test_the_interval_of_a_mean_is_students(tmp_path):
     assert compare_table.interval(dict(accuracy=0.5, accuracy_half=None, seeds=1)) == "1 seed"
 
 
+def resting_on(out, rows):
+    """A comparison whose runs are tested and chosen on so few rows: {seed: (test, validation)}."""
+    going = made_up(out, ["fedsem"], noisy, seeds=len(rows))
+    for job in going.jobs:
+        path, (test, validation) = out / job.folder / "result.json", rows[job.seed]
+        path.write_text(json.dumps(json.loads(path.read_text()) | dict(test_rows=test, validation_rows=validation)))
+    return tabled(going)
+
+
+def test_a_comparison_says_on_how_few_rows_its_figures_rest(tmp_path, capsys):
+    """100 % on 5 test rows, of a round that 2 rows chose, stood there as if it were sure."""
+    made = resting_on(tmp_path / "c", {0: (5, 2), 1: (7, 3)})
+    said = "Each accuracy is measured on 5 to 7 test rows, of the round that was best on 2 to 3 validation rows."
+    warning = "Only 2 validation rows chose the round that was kept, so it may be the best by chance"
+    compare_terminal.show_comparison(made)
+    for told in (capsys.readouterr().out, (made.out / "table.md").read_text(), (made.out / "report.html").read_text()):
+        assert said in told and warning in told
+    assert " of the 5 to 7 test rows of digits right" in headline(made)
+
+
+def test_rounds_that_enough_rows_chose_are_not_warned_of(tmp_path):
+    resting_on(tmp_path / "c", {0: (359, 144)})
+    told = (tmp_path / "c" / "table.md").read_text()
+    assert "Each accuracy is measured on 359 test rows, of the round that was best on 144 validation rows." in told
+    assert "by chance" not in told
+    older = resting_on(tmp_path / "d", {0: (None, None)})
+    assert "Each accuracy" not in (tmp_path / "d" / "table.md").read_text()
+    assert " of the test rows of digits right" in headline(older)
+
+
 def headline(made):
     return re.search(r"<h1[^>]*>(.*?)</h1>", (made.out / "report.html").read_text(), re.S)[1]
 
@@ -407,8 +440,19 @@ def test_a_bound_that_beats_every_method_is_said_first(tmp_path):
     made = tabled(made_up(tmp_path / "c", ["fedprox", "fedsem"], lambda label, values, seed: dict(LEVEL, fedavg=0.85)[label]))
     warning = "The bound labelled rows only (fedavg) is at least as good as every method: this setting says nothing about them."
     assert compare_table.notes(made.data, made.data["cells"][0])[0] == warning
-    assert headline(made).endswith("the best of 2 methods; it is no better than the bound fedavg.")
-    assert warning in (tmp_path / "c" / "table.md").read_text()
+    none = (
+        "None of 2 methods is better than the bound fedavg on digits: fedsem comes nearest, with 80.0% of the 359 test rows right"
+    )
+    assert headline(made).startswith(none) and not any(row["best"] for row in made.table)
+    said = (tmp_path / "c" / "table.md").read_text()
+    assert warning in said and "**" not in said and " best |" not in said and "points against fedsem" in said
+    assert "best: fedsem" not in (tmp_path / "c" / "report.html").read_text()
+
+
+def test_a_single_method_is_not_called_best(tmp_path):
+    made = tabled(made_up(tmp_path / "c", ["fedsem"], noisy))
+    assert not any(row["best"] for row in made.table) and "best" not in headline(made)
+    assert compare_table.lead(made.table)["method"] == "fedsem"
 
 
 def test_two_bounds_that_beat_every_method_share_a_sentence(tmp_path):
@@ -479,11 +523,110 @@ def test_one_budget_is_for_all_that_have_the_field_and_what_differs_is_said(tmp_
     assert "augment False (alone, fedavg, supervised), True (fedsem, xclp:epochs=2)" in told and "weight_decay" not in told
 
 
-def test_a_budget_is_read_from_the_command_and_refused_by_a_sentence(tmp_path):
-    assert read_budget(["epochs=5,batch=50", "augment=true"]) == dict(epochs="5", batch="50", augment="true")
-    done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--budget", "mu=1", "--out", tmp_path / "c")
-    assert done.exit_code == 2 and "--budget mu=1: a budget can set epochs, steps_per_round, batch" in flat(done.output)
+@pytest.mark.parametrize(
+    "budget, sentence",
+    [
+        ("mu=1", "--budget mu=1: a budget can set epochs, steps_per_round, period, batch"),
+        ("steps_per_round=3", "--budget steps_per_round=3: none of the methods has a field 'steps_per_round'; there are"),
+        ("epochs=many", "epochs=many is not a whole number"),
+        ("schedule=cosin", "schedule=cosin is not a known value: use constant or cosine"),
+        ("epochs", "--budget epochs is not field=value, as in --budget epochs=5,batch=50"),
+        ("epochs=5,", "--budget '' is not field=value, as in --budget epochs=5,batch=50"),
+        ("pretrain=1", "--budget pretrain=1: the server has no labels here, so nothing is trained there; leave pretrain out"),
+    ],
+)  # fmt: skip
+def test_a_budget_is_refused_by_a_sentence(tmp_path, budget, sentence):
+    done = grapevine("compare", "fedprox", "--data", "digits", *FLAGS, "--budget", budget, "--out", tmp_path / "c")
+    assert done.exit_code == 2 and sentence in flat(done.output), done.output
     assert not (tmp_path / "c").exists()
+
+
+def test_a_budget_is_read_from_the_command():
+    assert read_budget(["epochs=5, batch=50", "augment=true"]) == dict(epochs="5", batch="50", augment="true")
+
+
+BOTH = {"labels": ["clients:40", "server:50"]}
+
+
+def test_a_budgets_server_fields_stay_away_from_a_server_without_labels(tmp_path):
+    """The upper bound failed: server_epochs and pretrain need labels at the server."""
+    budget = dict(server_epochs=1, pretrain=2, epochs=3)
+    going = begun(tmp_path / "c", ["fixmatch"], vary=BOTH, budget=budget, seeds=1)
+    clients, server = going.data["cells"]
+    assert {line["label"]: line["settings"] for line in clients["lines"]} == dict.fromkeys(
+        ("alone", "fedavg", "fixmatch", "supervised"), dict(epochs="3")
+    )
+    assert {line["label"]: line["settings"] for line in server["lines"]} == {
+        "server-only": dict(epochs="3"),
+        "fixmatch": dict(epochs="3", server_epochs="1"),
+        "supervised": dict(epochs="3", server_epochs="1", pretrain="2"),
+    }
+    for job in going.jobs:
+        (line,) = (line for line in going.data["cells"][job.cell]["lines"] if line["label"] == job.label)
+        assert job.work["settings"]["set"] == line["settings"]
+    notes = [compare_table.notes(tabled(going).data, cell) for cell in (clients, server)]
+    unused = "No method here uses the budget's server_epochs, pretrain."
+    assert unused in notes[0] and not any("uses the budget's" in note for note in notes[1])
+
+
+def test_the_budget_column_says_what_acts(tmp_path):
+    """It had a decay of 0.01 for protofssl:preset=code, where none acts, passes and batches of a server without labels, no batch
+    for feddb, whose 0 means all rows, and 1 epochs."""
+    asked = ["protofssl:preset=code,weight_decay=0.01,helpers=2", "fixmatch:epochs=1", "feddb", "fedmatch", "fedrgd"]
+    clients, server = begun(tmp_path / "c", asked, vary=BOTH, seeds=1).data["cells"]
+    budgets = {line["label"].partition(":")[0]: line["budget"].partition(";")[0] for line in clients["lines"]}
+    assert budgets == dict(
+        alone="5 epochs, batch 50, constant rate", fedavg="5 epochs, batch 50, constant rate", protofssl="10 steps",
+        fixmatch="1 epoch, batch 10, momentum 0.9, decay 0.0005", fedmatch="1 epoch, batch 10",
+        feddb="5 epochs, batch of all rows, momentum 0.9, decay 0.0005", fedrgd="16 steps, batch 64, momentum 0.9, decay 0.0001",
+        supervised="5 epochs, batch 50, constant rate",
+    )  # fmt: skip
+    budgets = {line["label"].partition(":")[0]: line["budget"].partition(";")[0] for line in server["lines"]}
+    assert budgets["fixmatch"] == "1 epoch, batch 10, 5 at the server, momentum 0.9, decay 0.0005"
+    assert budgets["fedmatch"] == "1 epoch, batch 100" and budgets["supervised"] == "5 epochs, batch 50, constant rate"
+    none = begun(tmp_path / "e", ["fedncm"], seeds=1, bounds=False).data["cells"][0]["lines"]
+    assert none[0]["budget"] == "one message a client, nothing trained"
+    trained = begun(tmp_path / "d", ["supervised:pretrain=1"], labels="server:50", seeds=1, bounds=False).data["cells"][0][
+        "lines"
+    ]
+    assert trained[0]["budget"] == "5 epochs, batch 50, 1 epoch at the server before, its batch 10, constant rate"
+
+
+def told_of_budgets(out, asked, **flags):
+    """The notes on a comparison's budgets."""
+    going = begun(out, asked, seeds=1, **flags)
+    notes = compare_table.notes(tabled(going).data, going.data["cells"][0])
+    return [note for note in notes if "udget" in note or "gradient steps" in note]
+
+
+def test_steps_and_passes_are_compared_in_gradient_steps(tmp_path):
+    """ProtoFSSL's steps were not compared with the passes of the others, which is where their rounds differ most."""
+    methods = ["protofssl:steps_per_round=3,helpers=2", "fixmatch:batch=5"]
+    parts = gv.data.load("digits").split(clients=4, labels="clients:40").parts
+    assert [(len(part.labelled), len(part.unlabelled)) for part in parts] == [(10, 313), (10, 314)] * 2
+    notes = told_of_budgets(tmp_path / "c", methods)
+    assert len(notes) == 2 and "server" not in notes[0]
+    # Five passes: over 10 rows in one batch, over 323 in 7 of up to 50, over 313 in 9 of up to 7 · 5.
+    assert notes[1] == (
+        "protofssl:steps_per_round=3,helpers=2 counts gradient steps, other methods passes over their rows: the most steps that "
+        "a client takes in a round are, on average over the clients, 3 (protofssl:steps_per_round=3,helpers=2), "
+        "5 (alone, fedavg), 35 (supervised), 45 (fixmatch:batch=5)."
+    )
+    two = told_of_budgets(tmp_path / "d", ["protofssl:helpers=2", "fedrgd"], labels="clients:40/2")
+    assert "protofssl:helpers=2 and fedrgd count gradient steps" in two[1]
+    assert "2.5 (alone, fedavg), 10 (protofssl:helpers=2), 16 (fedrgd), 35 (supervised)" in two[1]  # 2 of 4 clients have labels
+    assert not any("gradient steps" in note for note in told_of_budgets(tmp_path / "e", ["fixmatch"]))
+
+
+def test_the_way_out_of_a_difference_is_one_that_was_not_taken(tmp_path):
+    (told,) = told_of_budgets(tmp_path / "c", ["fixmatch"])
+    assert told.endswith("0.0005 (fixmatch). --budget batch=… sets it for every method that has it.")
+    (told,) = told_of_budgets(tmp_path / "d", ["fixmatch:batch=7"], budget=dict(batch=20), set=dict(momentum=0.5))
+    assert (
+        "batch 20 (alone, fedavg, supervised), 7 (fixmatch:batch=7); weight_decay" in told and "--budget weight_decay=…" in told
+    )
+    (told,) = told_of_budgets(tmp_path / "e", ["fedprox:batch=7"], budget=dict(batch=20))
+    assert told == "Budgets differ: batch 20 (alone, fedavg, supervised), 7 (fedprox:batch=7)."
 
 
 def test_a_narrow_terminal_says_which_columns_it_leaves_out(tmp_path, monkeypatch):
@@ -587,10 +730,25 @@ def test_a_grid_has_a_cell_for_every_combination(grid):
     ]  # fmt: skip
     assert len(grid.runs) == 6 * 5 * 3 and len({run["folder"] for run in grid.runs}) == 90
     page = (grid.out / "report.html").read_text()
-    assert "fedsem in 3" in page and "fedprox in 3" in page
+    assert headline(grid) == "2 methods and 3 bounds on digits, in 6 settings: best: fedprox in 3, fedsem in 3."
     panels = re.findall(r"<figcaption><h3>(partition [^<]*)</h3>", page)
     assert panels == ["partition iid", "partition shards:2"]
     assert "labels at the clients" in page
+
+
+def test_a_grid_calls_nothing_best_that_a_lower_bound_beats_or_that_is_alone(tmp_path):
+    """A method with 11.8 % was called best in cells where it was the only one that could run and plain averaging had 34.7 %."""
+
+    def accuracy(label, values, seed):
+        if values["labels"].startswith("server"):
+            return {"semifl": 0.7, "fl2": 0.6, "server-only": 0.5, "supervised": 0.9}[label]
+        return LEVEL[label] if values["partition"] == "iid" else dict(LEVEL, fedsem=0.118, fedavg=0.347)[label]
+
+    vary = {"labels": ["clients:40", "server:40"], "partition": ["iid", "shards:2"]}
+    made = tabled(made_up(tmp_path / "c", ["fl2", "semifl", "fedavg", "fedsem"], accuracy, vary, seeds=1))
+    told = "best: semifl in 2; a lower bound is at least as good as every method in 1; only one method has a result in 1."
+    assert headline(made) == f"3 methods and 4 bounds on digits, in 4 settings: {told}"
+    assert [one["wins"] for one in ranking.ranking(ranking.places([made])) if one["method"] == "fedsem"] == [0]
 
 
 def test_values_of_one_kind_have_places_on_a_line():
@@ -619,7 +777,7 @@ def test_nothing_is_finished_yet(tmp_path):
 
 def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
     other = tabled(made_up(tmp_path / "other", ["fedsem", "fedprox"], lambda label, values, seed: LEVEL[label], clients=5))
-    ranks = {one["method"]: one for one in compare_table.ranking(compare_table.places([grid, other]))}
+    ranks = {one["method"]: one for one in ranking.ranking(ranking.places([grid, other]))}
     # fedsem is first in 3 of 6 cells of the grid and in the other one, fedprox in the 3 that are left.
     assert ranks["fedsem"]["mean_rank"] == pytest.approx((4 * 1 + 3 * 2) / 7) and ranks["fedsem"]["wins"] == 4
     assert ranks["fedprox"]["mean_rank"] == pytest.approx((3 * 1 + 4 * 2) / 7)
@@ -631,6 +789,22 @@ def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
     listed = grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path / "l.html", "--json")
     assert json.loads(listed.stdout)[0]["method"] in ("fedsem", "fedprox")
     assert grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path).exit_code == 2
+
+
+def test_a_leaderboard_names_all_that_share_the_best_mean_rank(tmp_path):
+    """Only the first in the alphabet was named."""
+    pairs = [["fedprox", "fedsem"], ["fedprox", "fixmatch"], ["fedsem", "fixmatch"]]
+    level = dict(LEVEL, fixmatch=0.75)
+    loaded = [
+        tabled(made_up(tmp_path / "-".join(pair), pair, lambda label, values, seed: level[label], seeds=1)) for pair in pairs
+    ]
+    leaderboard.write([loaded[0], loaded[1]], tmp_path / "l.html")
+    assert "fedsem and fixmatch have the best mean rank, 1.00, over 1 of 2 settings." in (tmp_path / "l.html").read_text()
+    leaderboard.write(loaded, tmp_path / "l.html")
+    assert "fedsem has the best mean rank, 1.00, over 2 of 3 settings." in (tmp_path / "l.html").read_text()
+    single = tabled(made_up(tmp_path / "single", ["fedsem"], noisy))
+    leaderboard.write([single], tmp_path / "l.html")
+    assert "No setting has two methods, one of them better than every lower bound." in (tmp_path / "l.html").read_text()
 
 
 def test_a_damaged_compare_json_is_a_sentence(tmp_path):

@@ -42,7 +42,7 @@ def test_label_on_tables_never_loads_torch(method, tmp_path):
         lines = [line if i < 30 else line.rsplit(",", 1)[0] + "," for i, line in enumerate(lines)]
         (tmp_path / f"{name}.csv").write_text("a,b,c,label\n" + "\n".join(lines) + "\n")
     command = ["label", "north.csv", "south.csv", "--label", "label", "--method", method, "--secure", "mlwe", "--out", "labels"]
-    command += ["--bits", "256"]
+    command += ["--bits", "256", "--baselines"]
     done = subprocess.run(
         [sys.executable, "-c", NO_TORCH + JOB, *command], cwd=tmp_path, capture_output=True, text=True, timeout=250
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grapevine.jobs.train_words import clients_of, kept_for, rests_on
+from grapevine.jobs.train_words import clients_of, few_chose, kept_for, rests_on
 
 RESULT = dict(accuracy=0.9, confusion=[[9, 1], [0, 0]], data=dict(classes=["nv", "mel"]))
 
@@ -17,8 +17,16 @@ def test_an_accuracy_says_on_how_few_rows_it_rests():
 
 
 def test_without_validation_rows_the_last_round_was_not_the_best_on_them():
-    assert kept_for([dict(round=1, accuracy=0.5)]) == "last"
-    assert kept_for([dict(round=1), dict(round=2, validation_accuracy=0.0)]) == "best on validation"
+    assert kept_for(RESULT, [dict(round=1, accuracy=0.5)]) == "last"
+    history = [dict(round=1), dict(round=2, validation_accuracy=0.0)]
+    assert kept_for(RESULT, history) == "best on validation"
+    assert kept_for(dict(RESULT, validation_rows=1), history) == "best on 1 validation row"
+
+
+@pytest.mark.parametrize(("n", "warns"), [(None, False), (0, False), (2, True), (19, True), (20, False)])
+def test_a_round_that_few_rows_chose_is_warned_of(n, warns):
+    """Two validation rows chose an untrained model, and nothing said that they were two."""
+    assert [f"Only {n} validation rows chose" in told for told in few_chose(n)] == [True] * warns
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,55 @@ def test_a_point_that_costs_nothing_stands_left_of_all():
     assert (dear.x - cheap.x) / (cheap.x - free.x) == pytest.approx(2 / math.log10(3))
 
 
+TABLE = dict(alone=(612, 0.9), fedavg=(894600, 0.917), network=(895100, 0.92), sage=(894600, 0.94), proxyfl=(820000, 0.938),
+             xclp=(1.2e6, 0.95), supervised=(1.6e6, 0.97))  # fmt: skip
+ALIKE = {f"method {i}": (1e6, 0.9) for i in range(8)}
+CROWD = {f"method {i}": (10**x, y) for i, (x, y) in enumerate(np.random.default_rng(1).uniform((6, 0.85), (6.4, 0.95), (20, 2)))}
+
+
+@pytest.mark.parametrize("values", [TABLE, ALIKE, CROWD])
+@pytest.mark.parametrize("width", [320, 720, 1200])
+def test_names_cover_neither_dots_nor_names(values, width):
+    """`proxyfl` stood on the dot of `sage`."""
+    series = [Series(name, [Point(x, y, 0.02)], i) for i, (name, (x, y)) in enumerate(values.items())]
+    marks = kinds.costs("t", series, Axis("bytes"), ACCURACY).drawing.marks
+    names = [mark for mark in flat(marks, Words) if mark.words in values]
+    boxes = [(x - 5, y - 5, x + 5, y + 5) for x, y in ((dot.x * width / 100, dot.y) for dot in flat(marks, Dot))]
+    for name in names:
+        left, top, right, bottom = files.font(12).getbbox(name.words, anchor=dict(start="ls", end="rs")[name.anchor])
+        at = name.x * width / 100 + name.dx
+        box = (at + left, name.y + top, at + right, name.y + bottom)
+        assert (
+            0 <= box[0]
+            and box[2] <= width
+            and all(box[2] <= b[0] or b[2] <= box[0] or box[3] <= b[1] or b[3] <= box[1] for b in boxes)
+        ), name.words
+        boxes.append(box)
+    assert len(names) == len(values)
+
+
+def test_a_name_away_from_its_dot_has_a_line_to_it():
+    series = [Series(name, [Point(*values)], i) for i, (name, values) in enumerate(CROWD.items())]
+    groups = [mark for mark in kinds.costs("t", series, Axis("bytes"), ACCURACY).drawing.marks if isinstance(mark, Group)]
+    leads = 0
+    for group in groups:
+        (dot,), (name,), lines = (flat(group.marks, kind) for kind in (Dot, Words, Line))
+        lead = [(line.x, line.y, line.x2, line.y2) for line in lines if line.look == "lead"]
+        far = name.x != dot.x or abs(name.y - 4 - dot.y) > 10
+        assert lead == ([(dot.x, dot.y, name.x, name.y - 4)] if far else [])
+        leads += far
+    assert leads > 5
+
+
+def test_a_level_is_seen_on_its_bar():
+    """The dashed line of the mean probability was dark orange on purple."""
+    chart = kinds.columns("t", ["a"], [1.0], "x", Axis("y"), [], top=1.0, marked=[(0.5, "3")])
+    bar, halo, cut = (flat(chart.drawing.marks, kind, look)[0] for kind, look in ((Box, "fill"), (Line, "halo"), (Line, "cut")))
+    order = flat(chart.drawing.marks)
+    assert order.index(bar) < order.index(halo) < order.index(cut) and (halo.x, halo.y, halo.x2) == (cut.x, cut.y, cut.x2)
+    assert LOOKS["halo"].stroke == "panel" and LOOKS["halo"].width >= 2 * LOOKS["cut"].width and not LOOKS["halo"].dash
+
+
 def test_many_places_are_told_at_some_of_them_and_the_ends():
     chart = kinds.lines("t", kinds.curves(list(range(1000)), {"v": [0.5] * 1000}), Axis("x"), ACCURACY)
     tips = [mark.tip for mark in chart.drawing.marks if isinstance(mark, Group) and mark.role == "hit"]

@@ -147,12 +147,8 @@ def test_calibration_bars_have_their_counts_and_gaps_where_no_label_was():
     (chart,) = label_page._calibration(dict(calibration=bins, calibration_error=0.1))
     bars = [mark for mark in chart.drawing.marks if isinstance(mark, marks.Group)]
     words = [[inside.words for inside in bar.marks if isinstance(inside, marks.Words)] for bar in bars]
-    assert words == [["5"], [], [], ["41"]] and [sum(isinstance(m, marks.Line) for m in bar.marks) for bar in bars] == [
-        1,
-        0,
-        0,
-        1,
-    ]
+    cuts = [[inside for inside in bar.marks if isinstance(inside, marks.Line) and inside.look == "cut"] for bar in bars]
+    assert words == [["5"], [], [], ["41"]] and [len(inside) for inside in cuts] == [1, 0, 0, 1]
     assert [bar.tip.splitlines()[0] for bar in bars][1:3] == [
         f"probability {span} (no label)" for span in ("70% to 80%", "80% to 90%")
     ]
@@ -234,6 +230,8 @@ def test_numbers_are_those_of_the_files(run):
     right = f"{result['accuracy']:.1%} of the {n} test rows are classified right by fedavg on digits"
     assert f"{right} (95 % interval: {low:.1%} to {high:.1%})." in seen.words and n == result["test_rows"]
     assert f"test accuracy ({low:.0%} to {high:.0%}, n = {n})" in seen.words
+    chosen = f"round {result['best_round']} was kept, the best on {result['validation_rows']} validation rows."
+    assert chosen in seen.words and "by chance" not in seen.words
     history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     shown = seen.tables["Accuracy by round"][0]
     assert shown[0] == ["round", "validation", "test"]
@@ -253,6 +251,11 @@ def test_numbers_are_those_of_the_files(run):
     assert seen.settings("Data")["split"] == settings["data"]["split"]
     assert seen.settings("Run")["seed"] == "5" and seen.settings("Run")["version"] == settings["version"]
     assert seen.settings("Fields of fedavg")["epochs"] == "1"
+
+
+def test_a_page_warns_of_a_round_that_few_rows_chose(run):
+    change(run / "result.json", validation_rows=2)
+    assert "Only 2 validation rows chose the round that was kept, so it may be the best by chance" in read(run).words
 
 
 def test_the_split_is_that_of_the_file(run):
@@ -288,6 +291,18 @@ def test_given_labels_are_set_against_true_ones_where_some_are_wrong(run):
     table = seen.tables["Given and true labels"][0]
     assert table[0][-1] == "irrelevant" and table[1] == ["0", "8", "2", *["0"] * 9] and table[10][-1] == "1"
     assert "81.2% are the true ones" in seen.words  # 13 of 16
+
+
+def test_labels_on_rows_of_unknown_class_are_neither_irrelevant_nor_wrong(run):
+    """Bug: all labels of a label job stood in the column "irrelevant" of a table that knew no truth for them."""
+    change(run / "split.json", given_true=[[0, -1, 90], [0, 0, 8], [1, -1, 64], [3, 3, 5]])
+    assert "Given and true labels" not in read(run).words  # all are right, as far as anybody knows
+    change(run / "split.json", given_true=[[0, -1, 90], [0, 0, 9], [1, -1, 64], [3, 4, 3]])
+    seen = read(run)
+    table = seen.tables["Given and true labels"][0]
+    assert table[0][-1] == "9" and table[1] == ["0", "9", *["0"] * 9]
+    assert "75.0% are the true ones" in seen.words  # 9 of 12
+    assert "Left out: 154 labels of rows whose true class is unknown." in seen.words
 
 
 def test_many_clients_stay_a_small_page(run):
@@ -683,15 +698,19 @@ def test_a_label_job_with_truth(tmp_path):
     assert seen.tables["What it reveals"][0][1:] == [["hash", "up", "nothing", "1.5 kB", "2"]]
 
 
-def test_baselines_of_a_label_job_are_columns(tmp_path):
-    others = [dict(alone=0.7, nearest=0.5, gaussian=None), dict(alone=0.6, nearest=None, gaussian=0.75)]
+def test_baselines_of_a_label_job_are_a_chart(tmp_path):
+    others = [dict(alone=0.7, nearest=0.5, fed3r=None), dict(alone=0.6, nearest=None, fed3r=0.75)]
     parties = [dict(party, other_accuracy=other) for party, other in zip(SUMMARY["parties"], others)]
-    seen = Page(label_page.write(tmp_path, dict(SUMMARY, parties=parties)).read_text(encoding="utf-8"))
+    summary = dict(SUMMARY, accuracy=0.82, other_accuracy=dict(alone=0.62, nearest=0.5, fed3r=0.75), parties=parties)
+    seen = Page(label_page.write(tmp_path, summary).read_text(encoding="utf-8"))
     check_structure(seen)
-    heads, *rows = seen.tables[""][0]
-    assert heads[5:] == ["right, together", "right, alone", "right, nearest own row", "right, Gaussian heads"]
-    assert [row[5:] for row in rows] == [["90.0%", "70.0%", "50.0%", "—"], ["80.0%", "60.0%", "—", "75.0%"]]
-    assert seen.tables["Together and alone"][0][1] == ["b", "80.0%", "60.0%", "—", "75.0%"]
+    assert seen.tables["Baselines"][0] == [
+        ["labelled by", "right", "worst party", "best party"], ["together", "82.0%", "80.0%", "90.0%"],
+        ["each party alone", "62.0%", "60.0%", "70.0%"], ["nearest own labelled row", "50.0%", "50.0%", "50.0%"],
+        ["fed3r", "75.0%", "75.0%", "75.0%"],
+    ]  # fmt: skip
+    assert seen.tables[""][0][0][5:] == ["right, together", "right, alone"]
+    assert "Baselines" not in Page(label_page.write(tmp_path, SUMMARY).read_text(encoding="utf-8")).tables
 
 
 def test_a_label_job_without_truth_tells_what_to_expect(tmp_path):
@@ -734,7 +753,7 @@ def blend(under: tuple, over: tuple, share: float) -> tuple:
 def test_contrast_is_sufficient(theme):
     colours = {name: tuple(bytes.fromhex(value[1:])) for name, value in getattr(marks, theme).items()}
     pairs = [("ink", "panel"), ("ink", "page"), ("soft", "panel"), ("soft", "page"), ("accent", "panel"), ("accent", "page"),
-             ("warn", "warned")]  # fmt: skip
+             ("warn", "warned"), ("warn", "panel")]  # fmt: skip
     assert all(contrast(colours[a], colours[b]) >= 4.5 for a, b in pairs)
     assert all(contrast(colours[f"s{i}"], colours["panel"]) >= 3 for i in range(marks.SERIES))
     empty = blend(colours["panel"], colours["edge"], 0.4)

@@ -119,6 +119,7 @@ def test_the_best_round_on_validation_is_kept_and_patience_stops(split):
     scores = [line["validation_accuracy"] for line in run.history]
     assert run.result["best_round"] == 2 == scores.index(max(scores))
     assert run.result["accuracy"] > 0.5 > run.result["accuracy_last"]
+    assert run.result["validation_rows"] == len(split.validation) > 0
     assert run.result["accuracy"] == run.history[2]["accuracy"] and run.result["accuracy_last"] == run.history[-1]["accuracy"]
     assert Experiment(Scripted(), split, model="linear", rounds=6, patience=2).run().result["rounds"] == 4
 
@@ -170,6 +171,10 @@ def test_a_method_says_which_labels_it_takes(digits):
 def test_a_network_without_a_last_layer_is_refused(digits):
     with pytest.raises(Mistake, match="needs a network with a last layer"):
         small(digits.split(clients=3, labels="all"), model="resnet8").run()
+
+
+def test_no_validation_row_chooses_a_round_of_models_that_stay_at_clients(split):
+    assert Experiment(gv.methods.Alone(), split, model="linear", rounds=1).run().result["validation_rows"] == 0
 
 
 def test_any_module_with_features_and_head(split):
@@ -358,7 +363,7 @@ def test_clients_that_are_asked_choose_the_round_and_report_its_accuracy(digits)
     assert run.result["accuracy_last"] == run.history[-1]["accuracy"]
     counts = torch.tensor(run.history[best]["confusion"])
     assert counts.sum() == 18 and run.result["accuracy"] == pytest.approx(float(counts.diagonal().sum()) / 18, abs=1e-6)
-    assert [row["n"] for row in run.result["per_client"]] == [6, 6, 6]
+    assert [row["n"] for row in run.result["per_client"]] == [6, 6, 6] and run.result["validation_rows"] == 18
 
 
 class Told:
@@ -381,6 +386,18 @@ def test_of_equally_good_rounds_the_first_is_kept(digits):
     task = replace(ask_clients(digits), evaluator=Told([0.1, 0.5, 0.5, 0.4, 0.5]))
     run = drive(task)
     assert run.result["best_round"] == 1 and run.result["accuracy"] == 0.25 and run.result["accuracy_last"] == 0.25
+
+
+@pytest.mark.parametrize(("validation", "kept"), [([1.0] * 5, 1), ([0.5, 0.2, 0.5, 0.5, 0.1], 2), ([0.5, 0.4, 0.3, 0.2, 0.1], 0)])
+def test_the_untrained_model_is_kept_only_if_it_is_better(digits, validation, kept):
+    """Two validation rows that every round got right kept the model of round 0: 60 % where all trained rounds had 100 %."""
+    run = drive(replace(ask_clients(digits), evaluator=Told(validation)))
+    assert run.result["best_round"] == kept
+
+
+def test_patience_counts_from_the_round_that_is_kept(digits):
+    run = drive(replace(ask_clients(digits, patience=2), evaluator=Told([0.5, 0.5, 0.1, 0.5, 0.9])))
+    assert run.result["best_round"] == 1 and run.result["rounds"] == 3
 
 
 def test_a_wrong_confusion_matrix_is_left_out_of_the_accuracy(digits):

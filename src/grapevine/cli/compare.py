@@ -55,7 +55,7 @@ def leaderboard(folders: tuple[str, ...], out: str, as_json: bool) -> None:
     grapevine leaderboard runs/digits runs/fashion --out leaderboard.html
     """
     from grapevine.jobs.compare import load
-    from grapevine.jobs.compare_table import places, ranking
+    from grapevine.jobs.ranking import places, ranking
     from grapevine.report.leaderboard import write
 
     loaded = [load(folder) for folder in folders]

@@ -13,7 +13,7 @@ from grapevine.jobs.compare import Comparison
 from grapevine.jobs.compare_table import COLUMNS, notes, rows_of, used_columns
 
 # In the order in which they are worth a place; what does not fit is on the page and in table.md.
-WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "against best",
+WANTED = ("method", "accuracy", "p", "bytes", "seconds", "rounds to target", "pseudo-labels right", "difference",
           "bytes to target", "balanced", "per client and round", "FLOPs")  # fmt: skip
 LONGEST = 32  # letters of a method's name on a line
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import count, percent, printable, size, some
+from grapevine.core.words import count, many, percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -72,12 +72,12 @@ def minutes(plan: dict) -> str:
 
 
 def show_result(result: dict, history: list[dict], folder: Path) -> None:
-    from grapevine.jobs.train_words import clients_of, job_labels, kept_for, rests_on
+    from grapevine.jobs.train_words import clients_of, few_chose, job_labels, kept_for, rests_on
 
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     rests = rests_on(result)
     rows = {
-        "test accuracy": f"{percent(result['accuracy'])} ({kept_for(history)}, round {result['best_round']})",
+        "test accuracy": f"{percent(result['accuracy'])} ({kept_for(result, history)}, round {result['best_round']})",
         "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
@@ -95,6 +95,7 @@ def show_result(result: dict, history: list[dict], folder: Path) -> None:
         *([f"Clients' accuracies: {(told := clients_of(result))[0].lower()}{told[1:]}"] if own else []),
         *job_labels(result["data"]),
     )
+    say_notes(few_chose(result.get("validation_rows")))
     show_place(folder)
 
 
@@ -117,7 +118,8 @@ def show_split(split: Any) -> None:
     cells = [[row[name] for name in ("client", "rows", "labelled", "unlabelled")]
              + (list(row["classes"]) if few else [sum(n > 0 for n in row["classes"])]) for row in rows]  # fmt: skip
     names = ["client", "rows", "labelled", "unlabelled", *(classes if few else ["classes"])]
-    show_grid(f"{split.dataset.name}: {len(rows)} clients, split {split.hash[:12]}", names, cells, "clients")
+    held, holders = (" and the server", "holders") if split.server else ("", "clients")
+    show_grid(f"{split.dataset.name}: {many(len(split), 'client')}{held}, split {split.hash[:12]}", names, cells, holders)
     sums = {name: sum(row[name] for row in rows) for name in ("rows", "labelled", "unlabelled", "flipped", "irrelevant")}
     sums |= dict(server=len(split.server.labelled) if split.server else 0, validation=len(split.validation))
     say(", ".join(f"{name} {n}" for name, n in sums.items()) + ".")
@@ -143,27 +145,37 @@ def show_plan(plan: dict, most: int = 4) -> None:
     say_notes([*plan["warnings"], *([plan["advice"]] if plan["advice"] else [])])
 
 
-OTHERS = dict(alone="each party alone", nearest="by the nearest own labelled row", gaussian="by Gaussian heads together",
-              model="by the model itself")  # fmt: skip
-
-
 def show_labels(result: Any, folder: Path) -> None:
     """The end of a label job: in words first, then party by party."""
+    from grapevine.jobs.expected import BY
+
     s, measured = result.settings, result.accuracy is not None
     say_notes(result.warnings)
     say(_expected(result.expected, result.classes, sum(p.counts["given"] for p in result)))
+    others = [name for name in result.other_accuracy if name in ("alone", "model") and measured]
     if measured:
-        compared = [f"{OTHERS[name]}: {percent(right)}" for name, right in result.other_accuracy.items()]
+        compared = [f"{BY[name]}: {percent(result.other_accuracy[name])}" for name in others]
         say("; ".join([f"Measured against the truth, together: {percent(result.accuracy)}", *compared]) + ".")
-    others = list(result.other_accuracy) if measured else []
     rows = [[p.name, *p.counts.values(), *([percent(p.accuracy)] if measured else []),
              *(percent(p.other_accuracy.get(name)) for name in others)] for p in result]  # fmt: skip
     chosen = ", ".join(f"{name} {value:g}" for name, value in result.about.items() if isinstance(value, (int, float)))
     show_grid(f"Labels by {s.method} with {s.secure} ({chosen})",
               ["party", *result[0].counts, *(["right"] if measured else []), *others], rows, "parties")  # fmt: skip
+    _show_baselines(result)
     _show_trust(result)
     show_cost(result)
     show_place(folder)
+
+
+def _show_baselines(result: Any) -> None:
+    """The job beside its baselines."""
+    from grapevine.jobs.expected import beside
+
+    parties = [dict(together=p.accuracy, **p.other_accuracy) for p in result]
+    lines = beside(dict(together=result.accuracy, **result.other_accuracy), parties)
+    if lines:
+        rows = [[name, *map(percent, shares)] for name, shares in lines]
+        show_grid("Baselines on the same rows", ["labelled by", "right", "worst party", "best party"], rows)
 
 
 def show_own_labels(result: dict, folder: Path) -> None:

@@ -151,6 +151,14 @@ class Method(Steps):
     agrees: ClassVar[bool] = False
     """True when its set-up leaves clients with keys that they agreed on (`crypto.session`)."""
 
+    def spent(self, at_server: int) -> dict[str, Any]:
+        """The fields with the values that act where the server has so many labelled rows, for comparisons of budgets."""
+        return self.settings()
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int | None:
+        """The most that a client with so many rows takes in a round, for comparisons of budgets. None: nobody knows."""
+        return None
+
     def individual(self) -> str:
         """Why the server needs each client's own reply, if averages cannot be masked."""
         return ""

@@ -130,7 +130,7 @@ def load(folder: str | Path) -> Comparison:
 def flags(s: CompareSettings) -> dict[str, Any]:
     """What all runs have in common, as compare.json holds it."""
     own = {name: value for name, value in s.to_dict().items() if name in TrainSettings.names()}
-    return own | (dict(budget=s.budget) if s.budget else {})
+    return own | dict(budget=s.budget)
 
 
 def _check_folder(plan: Plan, resume: bool) -> None:
@@ -146,10 +146,17 @@ def _check_folder(plan: Plan, resume: bool) -> None:
         return
     before = load(out).data
     for name, now in json.loads(json.dumps(flags(plan.settings))).items():
-        was = before["flags"].get(name)
+        was = before["flags"].get(name, {} if name == "budget" else None)
         if name not in FREE and name not in plan.settings.vary and name not in before["vary"] and was != now:
             flag = f"--{name.replace('_', '-')}"
-            raise Mistake(f"{out} was started with {flag} {was}, not {now}: repeat its flags or choose another --out.")
+            raise Mistake(
+                f"{out} was started with {flag} {_said(was)}, not {_said(now)}: repeat its flags or choose another --out."
+            )
+
+
+def _said(value: Any) -> Any:
+    """A setting as one would say it on the command line."""
+    return ",".join(f"{name}={each}" for name, each in value.items()) or "nothing" if isinstance(value, dict) else value
 
 
 def _as_they_would_be(out: Path, made: Sequence[Job]) -> None:

@@ -160,6 +160,8 @@ class Held:
     unknown: int  # rows of the unlabelled whose class nobody knows, as in partly labelled data of one's own
     wrong: int  # labelled rows with a wrong label, and foreign rows
     server: int
+    rows: list[tuple[int, int]]  # of each client: labelled, unlabelled
+    true: list[tuple[int, int]]  # the same for a method that is told every true label
 
     @property
     def upper(self) -> bool:
@@ -173,11 +175,14 @@ class Held:
     @classmethod
     def read(cls, path: Path) -> Held:
         held = json.loads(path.read_text(encoding="utf-8"))
-        labelled, unlabelled = (sum(len(part[name]) for part in held["clients"]) for name in ("labelled", "unlabelled"))
+        rows = [(len(part["labelled"]), len(part["unlabelled"])) for part in held["clients"]]
+        labelled, unlabelled = (sum(n) for n in zip(*rows))
         server = len(held["server"]["labelled"]) if held["server"] else 0
-        unknown = sum(line["rows"] - sum(line["classes"]) - line["irrelevant"] for line in held["table"])
+        true = [(sum(line["classes"]), line["rows"] - sum(line["classes"]) - line["irrelevant"]) for line in held["table"]]
+        unknown = sum(n for _, n in true)
         wrong = sum(line["flipped"] + line["irrelevant"] for line in held["table"])
-        return cls(path, held["hash"], held["settings"], len(held["clients"]), labelled, unlabelled, unknown, wrong, server)
+        return cls(path, held["hash"], held["settings"], len(rows), labelled, unlabelled, unknown, wrong, server, rows,
+                   true[: len(rows)])  # fmt: skip
 
 
 def make_splits(folder: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> dict[tuple[int, int], Held]:
@@ -241,8 +246,9 @@ class Plan:
     def make(cls, methods: Sequence[str | Method], s: CompareSettings, out: Path) -> Plan:
         if not s.all_seeds:
             raise Mistake("no seed is given: use seeds=3, for example, or a list of numbers.")
-        compare_budget.check(s.budget)
-        return cls([entry(spec) for spec in methods], cells(s), s, out)
+        entries = [entry(spec) for spec in methods]
+        compare_budget.check(s.budget, [*(find(name) for name in BOUNDS), *(e.method for e in entries)])
+        return cls(entries, cells(s), s, out)
 
     def runs(self, splits: Mapping[tuple[int, int], Held]) -> tuple[list[dict[str, Any]], list[Job]]:
         """The cells as compare.json tells them, and every run of each."""
@@ -251,11 +257,12 @@ class Plan:
         for c, cell in enumerate(self.cells):
             first = splits[c, s.all_seeds[0]]
             chosen = lines(self.entries, first, s.bounds)
+            told = [self._line(e, first) for e in chosen]
             described.append(dict(
                 values=cell.values, name=cell.name, where=first.where, labelled=first.labelled, unlabelled=first.unlabelled,
                 server=first.server, clients=first.clients, split={str(seed): splits[c, seed].hash for seed in s.all_seeds},
                 data=cell.settings.data, settings=first.settings,
-                lines=[self._line(e) for e in chosen], no_bounds=missing_bounds(first, s.bounds),
+                lines=told, idle=compare_budget.idle(s.budget, told), no_bounds=missing_bounds(first, s.bounds),
                 left_out=[e.label for e in self.entries if e.label not in {line.label for line in chosen}],
             ))  # fmt: skip
             jobs += [self._job(c, e, seed, splits[c, seed]) for seed in s.all_seeds for e in chosen]
@@ -265,23 +272,25 @@ class Plan:
                 raise Mistake(
                     f"{e.label} cannot use labels {there}: it takes them at {takes}; leave it out, or give other --labels."
                 )
+        compare_budget.check_server(s.budget, [cell["server"] for cell in described])
         return described, jobs
 
-    @property
-    def common(self) -> dict[str, Any]:
-        """Fields for all that have them: the budget, and what --set says."""
-        return {**self.settings.budget, **self.settings.set}
+    def _fields(self, e: Entry, split: Held) -> dict[str, Any]:
+        """The entry's fields: of those for all that have them, the budget comes first and then what --set says."""
+        return e.fields({**compare_budget.handed(self.settings.budget, split.server), **self.settings.set})
 
-    def _line(self, e: Entry) -> dict[str, Any]:
-        given = e.fields(self.common)
-        spent = compare_budget.spent(with_settings(e.method, given))
-        told = dict(spent=spent, budget=compare_budget.words(spent, e.method.extra))
+    def _line(self, e: Entry, split: Held) -> dict[str, Any]:
+        given = self._fields(e, split)
+        method = with_settings(e.method, given)
+        spent = compare_budget.spent(method, split.server)
+        steps = compare_budget.steps(method, split.true if e.method.reveal else split.rows, split.server)
+        told = dict(spent=spent, steps=steps, budget=compare_budget.words(spent, e.method.extra))
         return dict(label=e.label, method=e.method.name, settings=given, bound=e.bound, title=e.method.title, **told)
 
     def _job(self, c: int, e: Entry, seed: int, split: Held) -> Job:
         cell = self.cells[c]
         folder = "/".join(["runs", *([cell.folder] if cell.folder else []), f"{e.folder}-seed{seed}"])
-        settings = cell.settings.train(seed, e.fields(self.common))
+        settings = cell.settings.train(seed, self._fields(e, split))
         work = dict(
             method=e.spec, settings=settings.to_dict(), split=str(split.path), hash=split.hash, out=str(self.out / folder)
         )

@@ -10,24 +10,26 @@ from statistics import fmean, stdev
 from typing import Any
 
 from grapevine.core.store import write_atomically
-from grapevine.core.words import duration, many, percent, size
+from grapevine.core.words import count, duration, many, percent, size
 from grapevine.data.sheets import csv_text
 from grapevine.jobs import compare_budget
+from grapevine.jobs.train_words import few_chose
 from grapevine.run.folder import read_lines
 
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",
                "pseudo_label_accuracy", "peak_memory_mb")  # fmt: skip
+ROWS = ("test_rows", "validation_rows")  # on which its accuracy was measured, and its round chosen; older results do not say
 MEANS = ("accuracy_last", "bytes_up", "bytes_down", "bytes_per_client_round", "flops", "seconds", "pseudo_label_accuracy")
 
 
 def run_line(out: Path, job: Any, cell: dict[str, Any]) -> dict[str, Any]:
     """One run as compare.json tells it."""
     line = dict(cell=job.cell, method=job.label, seed=job.seed, folder=job.folder, state=job.state, error=job.error)
-    line |= dict.fromkeys(("rounds", *FROM_RESULT))
+    line |= dict.fromkeys(("rounds", *FROM_RESULT, *ROWS))
     path = out / job.folder / "result.json"
     if job.state == "finished" and path.exists():
         result = json.loads(path.read_text(encoding="utf-8"))
-        line |= {name: result[name] for name in ("rounds", *FROM_RESULT)}
+        line |= {name: result[name] for name in ("rounds", *FROM_RESULT)} | {name: result.get(name) for name in ROWS}
         per_round = min(job.work["settings"]["per_round"] or cell["clients"], cell["clients"])
         line["bytes_per_client_round"] = (line["bytes_up"] + line["bytes_down"]) / max(line["rounds"] * per_round, 1)
     return line
@@ -41,14 +43,32 @@ def fill(out: Path, data: dict[str, Any]) -> None:
                 for line in cell["lines"]}  # fmt: skip
         cell["target"], cell["target_is"] = _target(data["target"], runs)
         rows = [_row(cell, line, runs[line["label"]]) for line in cell["lines"]]
-        best = max((row for row in rows if not row["bound"] and row["accuracy"] is not None), default=None,
-                   key=lambda row: row["accuracy"])  # fmt: skip
+        first, best = lead(rows), crowned(rows)
         for row in rows:
             row["best"] = row is best
-            of = runs[best["method"]] if best and row is not best else []
+            of = runs[first["method"]] if first and row is not first else []
             row["difference"], row["p"], row["pairs"] = paired(_by_seed(runs[row["method"]]), _by_seed(of))
             row |= dict(target=cell["target"], **_reached(out, runs[row["method"]], cell["target"]))
         data["table"] += rows
+
+
+def lead(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The most accurate method that is not a bound: the others are compared with it."""
+    known = [row for row in rows if not row["bound"] and row["accuracy"] is not None]
+    return max(known, key=lambda row: row["accuracy"], default=None)
+
+
+def not_cleared(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The lower bounds that are at least as good as every method."""
+    first = lead(rows)
+    lower = [row for row in rows if row["bound"] and row["method"] != "supervised" and row["accuracy"] is not None]
+    return [row for row in lower if first and row["accuracy"] >= first["accuracy"]]
+
+
+def crowned(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The lead, where it may be called best: there are others, and it is better than every lower bound."""
+    several = sum(not row["bound"] and row["accuracy"] is not None for row in rows) > 1
+    return lead(rows) if several and not not_cleared(rows) else None
 
 
 def _by_seed(runs: Sequence[dict[str, Any]]) -> dict[int, float]:
@@ -184,7 +204,7 @@ COLUMNS = {
     "accuracy": lambda row: spread(row["accuracy"], row["accuracy_std"]),
     "95 % interval": interval,
     "balanced": lambda row: spread(row["balanced_accuracy"], row["balanced_accuracy_std"]),
-    "against best": difference,
+    "difference": difference,
     "p": p_value,
     "rounds to target": lambda row: reached(row, "rounds"),
     "bytes to target": lambda row: reached(row, "bytes"),
@@ -200,20 +220,23 @@ COLUMNS = {
 def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     """What a reader of a cell's table must know, in sentences."""
     rows = rows_of(data, cell)
-    best = next((row for row in rows if row["best"]), None)
-    n = len(data["seeds"])
+    first, n = lead(rows), len(data["seeds"])
     said = [warning] if (warning := against_bounds(rows)) else []
+    said += rests_on(data, cell)
     said.append(f"Mean ± sample standard deviation over {n} seeds." if n > 1 else "One seed, so there is no spread and no test.")
     pairs = max((row["pairs"] for row in rows if row["p"] is not None), default=0)
-    if best and pairs:
+    if first and any(row["pairs"] for row in rows):
+        said.append(f"Difference: percentage points against {first['method']} at the same seed.")
+    if first and pairs:
         said.append(
-            f"p: two-sided paired t-test of the accuracies at the same seed against {best['method']}, {pairs} seeds, "
+            f"p: two-sided paired t-test of the accuracies at the same seed against {first['method']}, {pairs} seeds, "
             "not corrected for several comparisons."
         )
     if cell["target"] is not None:
         said.append(f"Target: {percent(cell['target'])} test accuracy, {cell['target_is']}; counted at the evaluations.")
     said.append("Per client and round: bytes sent in all, over rounds × clients chosen in a round.")
-    said += filter(None, [compare_budget.differences(cell["lines"])])
+    common = {**data["flags"].get("budget", {}), **data["flags"]["set"]}
+    said += compare_budget.notes(cell["lines"], cell.get("idle", []), common)
     if cell.get("no_bounds"):
         said.append(f"Bounds: {'; '.join(cell['no_bounds'])}.")
     if cell["left_out"]:
@@ -225,24 +248,44 @@ def notes(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     return said
 
 
+def row_counts(data: dict[str, Any], cell: dict[str, Any], name: str) -> list[int]:
+    """How many rows the runs of a cell had, from the least to the most; none where no run says it."""
+    at = data["cells"].index(cell)
+    return sorted({run[name] for run in data["runs"] if run["cell"] == at and run.get(name)})
+
+
+def many_rows(counts: Sequence[int], kind: str) -> str:
+    """5 test rows; 5 to 7 test rows where runs differ; test rows where no run says how many."""
+    least = f"{count(counts[0])} to " if len(counts) > 1 else ""
+    return least + many(counts[-1], f"{kind} row") if counts else f"{kind} rows"
+
+
+def rests_on(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
+    """On how many rows the figures of a cell rest, and a warning where very few chose the rounds."""
+    test, chose = (row_counts(data, cell, name) for name in ROWS)
+    if not test:
+        return []
+    by = f", of the round that was best on {many_rows(chose, 'validation')}" if chose else ""
+    return [f"Each accuracy is measured on {many_rows(test, 'test')}{by}.", *few_chose(chose[0] if chose else None)]
+
+
 def indistinct(row: dict[str, Any]) -> bool:
-    """Whether a method cannot be told from the best one by the paired test."""
+    """Whether a method cannot be told from the lead by the paired test."""
     return row["p"] is not None and row["p"] >= 0.05
 
 
 def bound_ties(rows: Sequence[dict[str, Any]]) -> str:
-    """In a few words: which bounds the best method does not clear, or has reached. The sentences are `against_bounds`'."""
-    best = next((row for row in rows if row["best"]), None)
-    if best is None:
+    """In a few words: which bounds the lead does not clear, or has reached. The sentences are `against_bounds`'."""
+    first, above = lead(rows), not_cleared(rows)
+    if first is None:
         return ""
     told = []
     for row in rows:
         if not row["bound"] or row["accuracy"] is None:
             continue
-        upper = row["method"] == "supervised"
-        if not upper and row["accuracy"] >= best["accuracy"]:
+        if row in above:
             told.append(f"no better than the bound {row['method']}")
-        elif upper and row["accuracy"] <= best["accuracy"]:
+        elif row["method"] == "supervised" and row["accuracy"] <= first["accuracy"]:
             told.append(f"no worse than the bound {row['method']}")
         elif indistinct(row):
             told.append(f"not distinguishable from the bound {row['method']}")
@@ -250,27 +293,29 @@ def bound_ties(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
-    """What the bounds say of the best method, if they say that the setting tells little: one beats it, or ties with it."""
-    best = next((row for row in rows if row["best"]), None)
-    if best is None:
+    """What the bounds say of the lead, if they say that the setting tells little: one beats it, or ties with it."""
+    first, above = lead(rows), not_cleared(rows)
+    if first is None:
         return ""
-    told, above = [], []
+    told = []
     for row in rows:
-        if not row["bound"] or row["accuracy"] is None:
+        if not row["bound"] or row["accuracy"] is None or row in above:
             continue
-        name, upper = f"{row['bound']} ({row['method']})", row["method"] == "supervised"
-        if upper and row["accuracy"] <= best["accuracy"]:
-            told.append(f"{best['method']} is no worse than {name}, so there is nothing left to gain here")
-        elif not upper and row["accuracy"] >= best["accuracy"]:
-            above.append(name)
+        if row["method"] == "supervised" and row["accuracy"] <= first["accuracy"]:
+            told.append(f"{first['method']} is no worse than {_bound(row)}, so there is nothing left to gain here")
         elif indistinct(row):
-            told.append(f"{best['method']} cannot be distinguished from the bound {name} with {row['pairs']} seeds")
+            told.append(f"{first['method']} cannot be distinguished from the bound {_bound(row)} with {row['pairs']} seeds")
     if above:
-        bounds = f"bound {above[0]} is" if len(above) == 1 else f"bounds {' and '.join(above)} are"
+        names = " and ".join(map(_bound, above))
+        bounds = f"bound {names} is" if len(above) == 1 else f"bounds {names} are"
         told.insert(0, f"the {bounds} at least as good as every method: this setting says nothing about them")
     text = "; ".join(told)
     text = text[0].upper() + text[1:] if text.startswith("the ") else text  # a method's name stays as it is
     return text and f"{text}."
+
+
+def _bound(row: dict[str, Any]) -> str:
+    return f"{row['bound']} ({row['method']})"
 
 
 def rows_of(data: dict[str, Any], cell: dict[str, Any]) -> list[dict[str, Any]]:
@@ -285,42 +330,8 @@ def used_columns(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- over several comparisons
-
-Place = tuple[str, list[dict[str, Any]]]  # a setting's name, and the rows of its table
-
-
 def data_names(data: dict[str, Any]) -> str:
     return ", ".join(dict.fromkeys(str(cell["data"]) for cell in data["cells"]))
-
-
-def places(loaded: Sequence[Any]) -> list[Place]:
-    """Every cell of every comparison with a name of its own."""
-    found: list[Place] = []
-    for made in loaded:
-        for cell in made.data["cells"]:
-            settings = cell["settings"]
-            name = f"{cell['data']}, {settings['partition']}, {settings['labels']}, {cell['clients']} clients"
-            if name in [other for other, _ in found]:
-                name += f" ({made.out.resolve().name}{', ' + cell['name'] if cell['name'] else ''})"
-            found.append((name, rows_of(made.data, cell)))
-    return found
-
-
-def ranking(where: Sequence[Place]) -> list[dict[str, Any]]:
-    """Methods over several settings: accuracy in each, and the mean rank among the methods there. Bounds have no rank."""
-    table: dict[str, dict[str, Any]] = {}
-    for place, rows in where:
-        known = [row for row in rows if row["accuracy"] is not None]
-        for row in known:
-            one = table.setdefault(row["method"], dict(method=row["method"], bound=row["bound"], ranks=[], accuracy={}))
-            one["accuracy"][place] = [row["accuracy"], row["accuracy_std"]]
-            if not row["bound"]:
-                one["ranks"].append(1 + sum(not o["bound"] and o["accuracy"] > row["accuracy"] for o in known))
-    for one in table.values():
-        ranks = one.pop("ranks")
-        one |= dict(settings=len(one["accuracy"]), mean_rank=fmean(ranks) if ranks else None, wins=ranks.count(1))
-    return sorted(table.values(), key=lambda one: (one["mean_rank"] is None, one["mean_rank"] or 0, one["method"]))
 
 
 # ---------------------------------------------------------------- files

@@ -30,7 +30,7 @@ NO_DP = (
 )
 
 
-def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
+def read_fields(given: Mapping[str, Any] | Sequence[str], example: str = "--set lr=0.05") -> dict[str, str]:
     """Fields of a method as texts: from a table, or from `--set field=value`."""
     if isinstance(given, Mapping):
         return {name: str(value) for name, value in given.items()}
@@ -38,14 +38,15 @@ def read_fields(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not equals:
-            raise Mistake(f"--set {text} is not field=value, as in --set lr=0.05.")
+            raise Mistake(f"{example.split()[0]} {text or repr(text)} is not field=value, as in {example}.")
         pairs[name] = value
     return pairs
 
 
 def read_budget(given: Mapping[str, Any] | Sequence[str]) -> dict[str, str]:
     """Fields of a budget: a table, or `epochs=5,batch=50`."""
-    return read_fields(given if isinstance(given, Mapping) else [each for text in given for each in text.split(",")])
+    pieces = given if isinstance(given, Mapping) else [piece.strip() for text in given for piece in text.split(",")]
+    return read_fields(pieces, "--budget epochs=5,batch=50")
 
 
 def number_or_words(given: Any) -> Any:
@@ -137,7 +138,9 @@ class LabelSettings(Settings):
     delta: float = same(RunSettings, "delta")
     groups: int = param(1, "", "Label in N separate groups of parties, which is cheaper but less accurate.", least=1, metavar="N")
     preset: str = param("code", "", "xclp: follow the authors' code or the paper.", choices=("code", "paper"))
-    baselines: bool = own(False, "For comparison, also label with Gaussian heads and with the nearest labelled row.")
+    baselines: bool = own(
+        False, "For comparison, also label by the nearest own labelled row and by fedncm, fed3r, fedcgs, fedcof and gh-ofl."
+    )
     seed: int | None = same(
         RunSettings, "seed", default=None, kind=int, text="Make the run repeatable. The hyperplanes are then not secret."
     )

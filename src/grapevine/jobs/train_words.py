@@ -1,5 +1,5 @@
 """What the end of a training run says of its numbers, in the terminal and on its page alike: on how few rows its accuracy rests,
-why its round was kept, what the clients' accuracies are of, and which labels came from a label job."""
+why its round was kept and whether by chance, what the clients' accuracies are of, and which labels came from a label job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grapevine.core.words import count, percent
+from grapevine.core.words import count, many, percent
 from grapevine.jobs.expected import wilson
 
+FEW = 20  # validation rows: with fewer, chance may choose the round
 APART = 0.02  # of a class's share: from here on, the test rows have another balance than the clients'
 
 
@@ -33,9 +34,20 @@ def rests_on(result: Mapping[str, Any]) -> Basis | None:
     return Basis(n, *(min(max(end, 0.0), 1.0) for end in wilson(right * n, n))) if n and right is not None else None
 
 
-def kept_for(history: Iterable[Mapping[str, Any]]) -> str:
+def kept_for(result: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> str:
     """Why the round that was kept was kept."""
-    return "best on validation" if any(line.get("validation_accuracy") is not None for line in history) else "last"
+    if all(line.get("validation_accuracy") is None for line in history):
+        return "last"
+    n = result.get("validation_rows")  # older results do not have it
+    return f"best on {many(n, 'validation row')}" if n else "best on validation"
+
+
+def few_chose(n: int | None) -> list[str]:
+    """A warning where so few validation rows chose the round, if any did."""
+    if not n or n >= FEW:
+        return []
+    return [f"Only {many(n, 'validation row')} chose the round that was kept, so it may be the best by chance: look at the last "
+            "round, too, and label more rows if you can."]  # fmt: skip
 
 
 def clients_of(result: Mapping[str, Any]) -> str:

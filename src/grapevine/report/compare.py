@@ -6,6 +6,7 @@ It may be made while runs are going on: what is missing is shown as missing, and
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,12 +17,17 @@ from grapevine.jobs.compare import Comparison, load
 from grapevine.jobs.compare_table import (
     COLUMNS,
     bound_ties,
+    crowned,
     data_names,
     flops,
     indistinct,
     interval,
+    lead,
+    many_rows,
     mean_and_std,
+    not_cleared,
     notes,
+    row_counts,
     rows_of,
     spread,
     used_columns,
@@ -82,52 +88,70 @@ def _series(look: Series, points: Sequence[Point]) -> Series:
 
 
 def _head(data: dict[str, Any], name: str) -> dict[str, Any]:
-    runs, best = data["runs"], [row for row in data["table"] if row["best"]]
+    runs, first = data["runs"], [row for cell in data["cells"] if (row := lead(rows_of(data, cell)))]
     done, failed = (sum(run["state"] == state for run in runs) for state in ("finished", "failed"))
     notices = {"going": f"{done} of {len(runs)} runs are finished. This page reloads itself every {REFRESH_SECONDS} seconds."}
     stopped = f"{done} of {len(runs)} runs are finished, {failed} failed: the same command with --resume runs what is missing."
-    heading = _sentence(data, best, name)
-    if data["state"] != "finished" and best:
+    heading = _sentence(data, first, name)
+    if data["state"] != "finished" and first:
         heading = f"So far, {heading[0].lower()}{heading[1:]}"
     tiles = {"runs": f"{done} / {len(runs)}", "time of all runs": duration(sum(run["seconds"] or 0 for run in runs))}
     if len(data["cells"]) == 1:
-        first = {f"best: {row['method']}": spread(row["accuracy"], row["accuracy_std"]) for row in best}
+        most = {("best: " if row["best"] else "") + row["method"]: spread(row["accuracy"], row["accuracy_std"]) for row in first}
         known = {
             row["bound"]: spread(row["accuracy"], row["accuracy_std"])
             for row in data["table"]
             if row["bound"] and row["accuracy"] is not None
         }
-        tiles = first | known | tiles
+        tiles = most | known | tiles
     told = [] if data["state"] == "finished" else [notices.get(data["state"], stopped)]
-    about = " ".join(filter(None, (_certainty(data, best), _about(data))))
+    about = " ".join(filter(None, (_certainty(data, first), _about(data))))
     return dict(heading=heading, about=about, tiles=tiles, notices=told)
 
 
-def _sentence(data: dict[str, Any], best: list[dict], name: str) -> str:
-    if not best:
+def _sentence(data: dict[str, Any], first: list[dict], name: str) -> str:
+    if not first:
         known = any(row["accuracy"] is not None for row in data["table"])
         return f"Only bounds are known so far on {name}." if known else "No method has a result yet."
     if len(data["cells"]) > 1:
-        wins = {label: sum(row["method"] == label for row in best) for label in dict.fromkeys(row["method"] for row in best)}
-        told = ", ".join(f"{label} in {n}" for label, n in sorted(wins.items(), key=lambda item: -item[1]))
-        return f"Best of {len(data['methods'])} methods on {name}, in {len(best)} settings: {told}."
-    (row,) = best
-    others = _others(data, row)
-    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the test rows of {name} right ({interval(row)})"
+        return _wins(data, name)
+    (row,) = first
+    others, above = _others(data, row), not_cleared(data["table"])
+    rows = many_rows(row_counts(data, data["cells"][0], "test_rows"), "test")
+    if others and above:
+        bounds = ("bound " if len(above) == 1 else "bounds ") + " and ".join(bound["method"] for bound in above)
+        return (f"None of {len(others) + 1} methods is better than the {bounds} on {name}: {row['method']} comes nearest, with "
+                f"{percent(row['accuracy'])} of the {rows} right ({interval(row)}).")  # fmt: skip
+    sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the {rows} of {name} right ({interval(row)})"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
     ties = bound_ties(data["table"])
     return f"{sentence}; it is {ties}." if ties else f"{sentence}."
+
+
+def _wins(data: dict[str, Any], name: str) -> str:
+    """Which methods are best in how many cells of a grid, and in how many none is."""
+    methods = {row["method"] for row in data["table"] if not row["bound"]}
+    bounds = {row["method"] for row in data["table"]} - methods
+    known = [rows for cell in data["cells"] if lead(rows := rows_of(data, cell))]
+    wins = Counter(row["method"] for rows in known if (row := crowned(rows)))
+    told = [f"best: {', '.join(f'{label} in {n}' for label, n in wins.most_common())}"] if wins else []
+    beaten = sum(bool(not_cleared(rows)) for rows in known)
+    single = len(known) - beaten - wins.total()
+    told += [f"a lower bound is at least as good as every method in {beaten}"] if beaten else []
+    told += [f"only one method has a result in {single}"] if single else []
+    among = many(len(methods), "method") + (f" and {many(len(bounds), 'bound')}" if bounds else "")
+    return f"{among} on {name}, in {many(len(known), 'setting')}: {'; '.join(told)}."
 
 
 def _others(data: dict[str, Any], row: dict) -> list[dict]:
     return [r for r in data["table"] if not r["bound"] and r is not row and r["accuracy"] is not None]
 
 
-def _certainty(data: dict[str, Any], best: list[dict]) -> str:
+def _certainty(data: dict[str, Any], first: list[dict]) -> str:
     """Which methods may be as good. The notes below the table say more about bounds."""
-    if len(data["cells"]) > 1 or not best:
+    if len(data["cells"]) > 1 or not first:
         return ""
-    (row,) = best
+    (row,) = first
     near = [r["method"] for r in _others(data, row) if indistinct(r)]
     who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of the other methods"
     return f"{who} cannot be distinguished from {row['method']}." if near else ""

@@ -11,7 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.compare_table import data_names
+from grapevine.jobs.compare_table import data_names, lead
 from grapevine.report.files import is_run, job_of
 from grapevine.report.page import REFRESH_SECONDS, Page
 from grapevine.report.parts import Card, Cell, Table
@@ -99,9 +99,9 @@ def _right(about: dict[str, Any]) -> Any:
 
 def _compared(path: Path) -> dict[str, Any]:
     data = read_json(path / "compare.json") or {}
-    best = [row for row in data["table"] if row["best"]] if len(data["cells"]) == 1 else []
+    first = lead(data["table"]) if len(data["cells"]) == 1 else None
     seconds = sum(run["seconds"] or 0 for run in data["runs"])
-    right = Cell(percent(best[0]["accuracy"]), f"{best[0]['method']}, n = {best[0]['seeds']}") if best else "—"
+    right = Cell(percent(first["accuracy"]), f"{first['method']}, n = {first['seeds']}") if first else "—"
     state = "running" if data["state"] == "going" and running(path) else "stopped" if data["state"] == "going" else data["state"]
     return dict(job="compare", method=", ".join(data["methods"]), data=data_names(data), state=state, right=right,
                 time=duration(seconds), sent="—", finished=_when(path / "compare.json"))  # fmt: skip

@@ -15,8 +15,9 @@ from typing import Any
 
 from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size, some
+from grapevine.data.foreign import IRRELEVANT
 from grapevine.jobs.settings import TrainSettings
-from grapevine.jobs.train_words import clients_of, job_labels, kept_for, rests_on
+from grapevine.jobs.train_words import clients_of, few_chose, job_labels, kept_for, rests_on
 from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, gained, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
@@ -103,7 +104,7 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
     rows = f"{count(rests.n)} {rows}" if rests else rows
     about = f"{_about(files)} "
     if result.get("best_round") is not None:
-        kept = f"round {count(result['best_round'])} was kept, the {kept_for(files.history)}"
+        kept = f"round {count(result['best_round'])} was kept, the {kept_for(result, files.history)}"
         about += f"Of {count(result['rounds'])} rounds, {kept}."
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     tiles = {
@@ -120,7 +121,7 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
         tiles["pseudo-labels right"] = percent(result["pseudo_label_accuracy"])
     heading = f"{percent(result['accuracy'])} of the {rows} are classified right by {result['method']} on {_data_name(files)}"
     heading += f" (95 % interval: {rests.between})." if rests else "."
-    return dict(heading=heading, about=about, tiles=tiles, notices=_without(files))
+    return dict(heading=heading, about=about, tiles=tiles, notices=[*few_chose(result.get("validation_rows")), *_without(files)])
 
 
 def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
@@ -227,7 +228,7 @@ def _thinned(history: list[dict], keep: Sequence[int | None] = ()) -> list[dict]
 
 def _notes(history: list[dict]) -> list[Chart]:
     """What else the method wrote down, each as a curve."""
-    known = {"round", "accuracy", "validation_accuracy", "bytes_up", "bytes_down", "flops"}
+    known = {"round", "accuracy", "validation_accuracy", "validation_rows", "bytes_up", "bytes_down", "flops"}
     known |= {QUALIFIED} if any("pseudo_label_accuracy" in line for line in history) else set()
     names = dict.fromkeys(name for line in history for name in line if name not in known)
     return [chart for name in names if not name.startswith("pseudo_label") for chart in _curve(history, name)]
@@ -315,14 +316,17 @@ def _confusion(result: dict | None) -> list[Part]:
 def _given_true(files: Files) -> list[Part]:
     """The clients' labels beside the truth, where a simulation has made some of them wrong."""
     classes, pairs = files.data["classes"], files.split.get("given_true", []) if files.split else []
-    if all(given == true for given, true, _ in pairs) or len(classes) > MOST_CLASSES:
+    known = [(given, true, n) for given, true, n in pairs if true >= 0 or true == IRRELEVANT]
+    if all(given == true for given, true, _ in known) or len(classes) > MOST_CLASSES:
         return []
-    names = [*classes, *(["irrelevant"] if any(true < 0 for _, true, _ in pairs) else [])]
+    names = [*classes, *(["irrelevant"] if any(true == IRRELEVANT for _, true, _ in known) else [])]
     matrix = [[0] * len(names) for _ in classes]
-    for given, true, n in pairs:
-        matrix[given][true if true >= 0 else len(classes)] += n
+    for given, true, n in known:
+        matrix[given][len(classes) if true == IRRELEVANT else true] += n
     right = sum(matrix[c][c] for c in range(len(classes))) / sum(map(sum, matrix))
     note = f"The labels that clients were given; {percent(right)} are the true ones, on the diagonal. No client sees the truth."
+    unknown = sum(n for *_, n in pairs) - sum(map(sum, matrix))
+    note += f" Left out: {many(unknown, 'label')} of rows whose true class is unknown." if unknown else ""
     sides = ("given", classes), ("true", names)
     return [heat("Given and true labels", *sides, matrix, "the given label", note=note)]
 

@@ -79,11 +79,15 @@ class ServerSet:
                       for i, counts in own.items()]  # fmt: skip
         common = dict(class_mix=self._class_mix()) if groups is None else {}
         n = len(rows) if groups is None else int(total.sum())  # common rows count once, however many models they judge
-        return dict(totals(total), test_rows=n, accuracy_last=accuracy_last, own_test_rows=groups is not None, **common,
-                    per_client=per_client)  # fmt: skip
+        return dict(totals(total), test_rows=n, validation_rows=self._validation_rows(), accuracy_last=accuracy_last,
+                    own_test_rows=groups is not None, **common, per_client=per_client)  # fmt: skip
 
     def some_rows(self) -> Rows | None:
         return None if self.method.personal else self.split.test_rows(self.device)
+
+    def _validation_rows(self) -> int:
+        """On how many rows the round was chosen: on none where every client has its own model."""
+        return 0 if self.method.personal else int((self.split.validation_rows().y >= 0).sum())
 
     def _counts(self, predict: Callable, rows: Rows) -> Tensor:
         return scores.confusion(scores.guesses(predict, rows, map=self.map), rows.y, self.classes)
@@ -124,12 +128,12 @@ class AskClients:
         replies = self.server.ask(self.method.evaluate, **told)
         counts = {i: reply["confusion"] for i, reply in replies.items() if self._is_matrix(reply.get("confusion"))}
         chosen = {i: reply["validation"] for i, reply in replies.items() if self._is_matrix(reply.get("validation"))}
-        line = totals(_sum(counts, self.classes))
+        line, validation = totals(_sum(counts, self.classes)), _sum(chosen, self.classes)
         line["per_client"] = [dict(id=i, n=int(c.sum()), accuracy=number(scores.accuracy(c))) for i, c in counts.items()]
-        return dict(validation_accuracy=number(scores.accuracy(_sum(chosen, self.classes))), **line)
+        return dict(validation_accuracy=number(scores.accuracy(validation)), validation_rows=int(validation.sum()), **line)
 
     def final(self, shared: dict, best: Line, last: Line) -> dict[str, Any]:
-        names = ("accuracy", "balanced_accuracy", "confusion", "per_client")
+        names = ("accuracy", "balanced_accuracy", "confusion", "validation_rows", "per_client")
         kept = {name: best[name] for name in names}
         return dict(kept, test_rows=sum(map(sum, kept["confusion"])), accuracy_last=last["accuracy"], own_test_rows=True)
 

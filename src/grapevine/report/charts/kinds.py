@@ -11,12 +11,14 @@ from typing import Any
 
 from grapevine.core.words import count, percent, short
 from grapevine.report.charts.marks import SERIES, Box, Dot, Drawing, Group, Line, Mark, Path, Words
+from grapevine.report.charts.names import BESIDE, Named, place
 from grapevine.report.parts import Chart, Key, Table
 
 Format = Callable[[Any], str]
 Names = tuple[str, Sequence[str]]  # what the lines of a heat map are, and their names
 
 LONGEST, LONGEST_ABOVE = 14, 36  # letters of a name beside a bar or a cell, and above a bar: both fit on a phone
+LONGEST_BESIDE = 22  # and beside a dot
 NUMBERS = 19  # percent of the width for the numbers behind bars
 LINE = 15  # pixels from one line of small text to the next
 MOST_DOTS = 60  # of a line; with more there is no room for them
@@ -231,19 +233,17 @@ def costs(title: str, series: Sequence[Series], x: Axis, y: Axis, **about: Any) 
     high = max(math.ceil(max(places.values())), low + 1)
     plane = Plane([low - 0.3, high + 0.3], heights([s.points[0] for s in series], y), 320)
     labels = [(float(k), x.format(10.0**k).replace(".0 ", " ")) for k in range(low, high + 1)]
+    best_first = sorted(series, key=lambda s: -s.points[0].y)
+    dots = [Named(plane.across(places[s.name]), plane.down(s.points[0].y), short(s.name, LONGEST_BESIDE),
+                  *map(plane.down, reversed(s.points[0].around()))) for s in best_first]  # fmt: skip
     marks: list[Mark] = []
-    taken: list[tuple[float, float]] = []
-    for s in sorted(series, key=lambda s: -s.points[0].y):
-        point, at = s.points[0], plane.across(places[s.name])
-        below = plane.down(point.y) + 4  # the name goes down until it touches no other
-        while any(abs(at - other) < 24 and abs(below - line) < 12 for other, line in taken):
-            below += 2
-        taken.append((at, below))
-        tip = f"{s.name}\n{x.name}: {x.format(point.x)}\n{y.name}: {point.told(y.format)}"
-        whisker = Line(at, plane.down(point.around()[1]), at, plane.down(point.around()[0]), s.look, s.number)
-        dot = Dot(at, plane.down(point.y), 5, "ring" if s.dashed else "fill", s.number)
-        name = Words(at, below, s.name, *(("end", -9) if at > 70 else ("start", 9)))
-        marks.append(Group([Group([whisker, dot], tip, role="dot"), name], of=s.number))
+    for s, dot, spot in zip(best_first, dots, place(dots, plane.left, plane.top - LINE, plane.height)):
+        tip = f"{s.name}\n{x.name}: {x.format(s.points[0].x)}\n{y.name}: {s.points[0].told(y.format)}"
+        lead = [Line(dot.x, dot.y, spot.x, spot.y, "lead", s.number)] if spot.away else []
+        whisker = Line(dot.x, dot.top, dot.x, dot.bottom, s.look, s.number)
+        ring = Dot(dot.x, dot.y, 5, "ring" if s.dashed else "fill", s.number)
+        name = Words(spot.x, spot.y + 4, dot.name, spot.anchor, BESIDE if spot.anchor == "start" else -BESIDE)
+        marks.append(Group([*lead, Group([whisker, ring], tip, role="dot"), name], of=s.number))
     rows = [[s.name, x.format(s.points[0].x), s.points[0].told(y.format)] for s in series]
     drawing = plane.drawing(plane.grid(y.format), plane.x_labels(labels, x.name, 16), marks)
     return Chart(title, drawing, [Table(["method", x.name, y.name], rows)], **about)
@@ -271,7 +271,7 @@ def columns(
         level, word = marked[i] if marked else (None, "")
         more: list[Mark] = [Words(x + width / 2, plane.top - 4, word, "middle")] if word else []
         if level is not None:
-            more.append(Line(x, plane.down(level), x + width, plane.down(level), "cut"))
+            more += [Line(x, plane.down(level), x + width, plane.down(level), look) for look in ("halo", "cut")]
         marks.append(Group([Box(x, 0, width, plane.height, "area"), bar, *more], tip, role="hit"))
     about.setdefault("numbers", [Table([x_name, y.name], [[a, y.format(v)] for a, v in zip(names, values)], "result.json")])
     return Chart(title, plane.drawing(plane.grid(y.format), marks, plane.x_labels(labels, x_name)), **about)

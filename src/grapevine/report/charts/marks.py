@@ -44,7 +44,8 @@ class Look:
 LOOKS = dict(
     fill=Look(OWN), band=Look(OWN, opacity=0.13), cell=Look("heat"), none=Look("edge", opacity=0.4),
     point=Look(OWN, "panel", 0.6), ring=Look("panel", OWN, 2), centre=Look(OWN, "ink", 1.6),
-    grid=Look(stroke="edge"), mark=Look(stroke="soft", dash=(3, 3)), cut=Look(stroke="warn", width=1.5, dash=(5, 3)),
+    grid=Look(stroke="edge"), lead=Look(stroke=OWN), mark=Look(stroke="soft", dash=(3, 3)),
+    cut=Look(stroke="warn", width=2, dash=(6, 4)), halo=Look(stroke="panel", width=5),  # below a cut, to see it on a bar
     line=Look(stroke=OWN, width=2.2), dashed=Look(stroke=OWN, width=2.2, dash=(7, 4)),
     over1=Look(stroke=OWN, width=2.2, dash=(8, 8)), over2=Look(stroke=OWN, width=2.2, dash=(4, 12)),  # on one, on two lines
     area=Look("ink", opacity=0), guide=Look(stroke="ink", opacity=0),  # seen while the pointer is there
