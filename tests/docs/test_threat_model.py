@@ -34,7 +34,7 @@ def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def label() -> str:
     order = ["keys", "meet", "pool", "moments", "sums.again", "share", "xclp.hamming.evaluate", "xclp.hamming.open",
              "xclp.spread.contribute", "xclp.spread.again", "receive",
-             "gaussian.keys", "gaussian.meet", "gaussian.pool", "gaussian.sums.again"]  # fmt: skip
+             "gaussian.keys", "gaussian.meet", "gaussian.pool", "gaussian.sums.again", "gaussian.means"]  # fmt: skip
     baseline = [(f"gaussian.{step}", field, told) for step, field, told in words(Gaussian()) if step != "evaluate"]
     rows = [(order.index(step), f"`{step}`", f"`{field}`", told) for step, field, told in words(LABEL) + baseline]
     return table(("step", "field", "what it tells"), [row[1:] for row in sorted(rows, key=lambda row: row[0])])

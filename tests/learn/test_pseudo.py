@@ -19,11 +19,24 @@ def test_softly_corrected_weighs_the_labels_alike_at_the_half():
     torch.testing.assert_close(target[0], torch.tensor([0.25, 0.75, 0.0]))
 
 
-def test_the_likelier_label_and_a_tie():
-    labels, used = pseudo.likelier(OWN, SENT, 0.95)
+def test_the_surer_label_by_hand():
+    """A variance of three probabilities is (Σ p² − 1/3) / 2; the sums of squares are 0.9226, 0.38 and 0.8322, 0.9606, 0.46."""
+    labels, used, ratio = pseudo.surer(OWN, SENT, 0.95)
     assert labels.tolist() == [0, 0, 2, 1] and used.tolist() == [True, True, True, False]
+    third = 1 / 3
+    expected = torch.tensor([(0.8322 - third) / (0.9226 - third), 1.0, (0.38 - third) / (0.9606 - third), 7 / 19])
+    torch.testing.assert_close(ratio, expected)
     tie = torch.tensor([[0.7, 0.3]]), torch.tensor([[0.3, 0.7]])
-    assert pseudo.likelier(*tie, 0.5)[0].tolist() == [1]
+    assert pseudo.surer(*tie, 0.5)[0].tolist() == [1]
+
+
+def test_the_surer_model_need_not_have_the_largest_probability():
+    """Σ p² is 0.5 against 0.37, though 0.55 is the largest: variances 0.25 / 3 and 0.12 / 3. Where nothing is known, not 0/0."""
+    own, sent = torch.tensor([[0.5, 0.5, 0.0, 0.0]]), torch.tensor([[0.55, 0.15, 0.15, 0.15]])
+    labels, used, ratio = pseudo.surer(own, sent, 0.55)
+    assert labels.tolist() == [0] and used.tolist() == [False] and ratio.item() == pytest.approx(12 / 25)
+    flat = torch.full((1, 4), 0.25)
+    assert pseudo.surer(flat, flat, 0.2)[2].tolist() == [0.0]
 
 
 def test_debiased_is_bayes_rule():

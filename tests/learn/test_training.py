@@ -114,6 +114,21 @@ def test_fit_takes_momentum_and_weight_decay():
     torch.testing.assert_close(model.head.weight.detach(), w - 0.1 * (g + 0.5 * w))
 
 
+def test_rmsprop_divides_by_the_root_of_its_running_mean_of_squares():
+    """Two steps by the formula: v ← 0.9 v + 0.1 g², w ← w − η g / (√v + 1e-7). The first is √10 η long, whatever the gradient."""
+    model, data = Network(torch.nn.Identity(), torch.nn.Linear(3, 2)), rows(4)
+    w = model.head.weight.detach().clone()
+    b, v = model.head.bias.detach().clone(), [torch.zeros(2, 3), torch.zeros(2)]
+    for _ in range(2):
+        p = torch.softmax(data.inputs() @ w.T + b, 1) - torch.nn.functional.one_hot(data.y, 2)
+        g = [p.T @ data.inputs() / 4, p.mean(0)]
+        v = [0.9 * v_ + 0.1 * g_**2 for v_, g_ in zip(v, g)]
+        w, b = (old - 0.01 * g_ / (v_.sqrt() + 1e-7) for old, g_, v_ in zip((w, b), g, v))
+    assert fit(model, data, 0.01, 2, torch.Generator(), batch=4, optimiser="rmsprop") == 2
+    torch.testing.assert_close(model.head.weight.detach(), w)
+    torch.testing.assert_close(model.head.bias.detach(), b)
+
+
 def test_a_server_whose_model_diverged_says_so():
     model = Network(torch.nn.Identity(), torch.nn.Linear(3, 2))
     with pytest.raises(Mistake, match="the server's model diverged with a learning rate of 1e\\+38: use a smaller one"):

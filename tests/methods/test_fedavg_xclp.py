@@ -47,10 +47,12 @@ def test_labelled_only_can_be_trained_as_stage_1_bit_for_bit(digits):
         assert wire.encode(ours.round()["weights"]) == wire.encode(theirs.round()["weights"])
 
 
-@pytest.mark.parametrize("preset, balance", [("paper", False), ("paper", True), ("code", False)])
-def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset, balance):
-    bits, sent, divided = 512, [], preset == "code" or balance
-    m = methods.XCLP(bits=bits, neighbours=4, alpha=0.9, warmup=0.0, epochs=1, preset=preset, balance=balance, hamming=Plain())
+@pytest.mark.parametrize("preset, alpha", [("default", 0.9), ("paper", 0.99), ("code", 0.99)])
+def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, preset, alpha):
+    """With `preset=paper` α is the paper's, and all labels weigh the same. The default, which does neither, was named so."""
+    bits, sent, divided = 512, [], preset != "paper"
+    m = methods.XCLP(bits=bits, neighbours=4, warmup=0.0, epochs=1, preset=preset, hamming=Plain())
+    assert m.xclp.alpha == alpha and replace(m, alpha=0.5).xclp.alpha == 0.5
     tap = lambda direction, step, id, data: sent.append((direction, step, id, wire.decode(data)))  # noqa: E731
     f = Federation(digits, m, labelled=(6, 0, 5), unlabelled=(8, 9, 5), tap=tap)
     weights, C = f.state["weights"], 10
@@ -60,7 +62,7 @@ def test_xclp_labels_and_class_weights_are_those_of_the_dense_version(digits, pr
     b = V @ planes.astype(np.float64).T >= 0
     A = np.cos(np.pi * (b[:, None] != b[None]).sum(2) / bits)
     y = np.concatenate([np.concatenate([d.labelled.y.numpy(), np.full(len(d.unlabelled), -1)]) for d in f.data.values()])
-    labels, confidence = dense(V, y, 4, 0.9, preset, A, balance)
+    labels, confidence = dense(V, y, 4, alpha, preset, A, balance=divided)
     f.round()
     at, count = 0, np.zeros(C)
     for i, d in f.data.items():

@@ -7,7 +7,7 @@ from federation import B, Federation, W, close, double, gradient, hot, labels_at
 from grapevine import methods
 from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
-from grapevine.methods.fl2 import perturbation
+from grapevine.methods.fl2 import SharpnessLoss, perturbation
 
 
 def test_perturbation_by_hand():
@@ -55,6 +55,24 @@ def test_a_round_against_formulas(digits, target):
     total = (1 - g_a) + (1 - g_b)
     close(f.round()["weights"], {name: ((1 - g_a) * a[name] + (1 - g_b) * b[name]) / total for name in w})
     assert f.server.notes["qualified"] == (n_a + n_b) / 2
+
+
+@pytest.mark.parametrize("rho, passes", [(0.1, [4, 3]), (0.0, [1, 1])])
+def test_a_step_has_as_many_passes_as_it_says(digits, rho, passes):
+    """Forward: target, ascent, divergence, loss. Backward: all but the target."""
+    m, seen = methods.FL2(rho=rho), [0, 0]
+    f = Federation(digits, m, labelled=(0, 0), unlabelled=(8, 11), at_server=20)
+    model, rows = f.client(0).model(f.state["weights"]), f.data[0].unlabelled
+
+    def count(which):
+        seen[which] += 1
+
+    model.register_forward_hook(lambda *_: count(0))
+    model.head.weight.register_hook(lambda _: count(1))
+    labels, fix = torch.zeros(8, dtype=torch.int64), torch.ones(8, dtype=torch.bool)
+    loss = SharpnessLoss(model, rows, labels, fix, m, stream(0, "train", 0))
+    loss(torch.arange(8)).backward()
+    assert seen == passes and "four forward and three backward passes" in m.extra
 
 
 def test_the_server_trains_first_and_after(digits):

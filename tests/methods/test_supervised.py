@@ -57,6 +57,16 @@ def test_fedavg_is_the_weighted_mean_of_local_descents(digits):
     assert new["round"] == 1
 
 
+def test_fedavg_may_descend_by_rmsprop(digits):
+    """Its first step from nothing is √10 η long in every weight with a gradient."""
+    method = methods.FedAvg(lr=0.001, epochs=1, batch=100, optimiser="rmsprop")
+    server, data = federation(digits, method)
+    state = method.setup(server)
+    signs = [gradient(state["weights"], data[i].labelled)["head.bias"].sign() for i in (0, 1)]
+    moved = method.round(server, state)["weights"]["head.bias"] - state["weights"]["head.bias"]
+    torch.testing.assert_close(moved.double(), -(0.001 * 10**0.5) * (7 * signs[0] + 10 * signs[1]) / 17, rtol=1e-3, atol=1e-7)
+
+
 def test_fedprox_adds_mu_times_the_distance(digits):
     method = methods.FedProx(mu=0.7, lr=0.3, epochs=4, batch=100)
     server, data = federation(digits, method)

@@ -21,7 +21,19 @@ from grapevine.learn.bases import own_rows
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.mixing import mixup
 from grapevine.learn.normalisation import batch_statistics, combine_statistics, load_statistics
-from grapevine.learn.training import Weights, add, clip, kept, nesterov, parameter_names, passes, resume, subtract, train
+from grapevine.learn.training import (
+    Weights,
+    add,
+    clip,
+    kept,
+    nesterov,
+    parameter_names,
+    passes,
+    resume,
+    steps_of,
+    subtract,
+    train,
+)
 
 QUALIFIED = "how many unlabelled rows got a pseudo-label that is used"
 MANY = 1000  # labels at the server from which its batches are large
@@ -33,6 +45,15 @@ class Alternating(Method):
     """What these methods have in common: labels at the server alone, and models with or without static normalisation."""
 
     takes = frozenset({"server"})
+    epochs: int
+    batch: int
+    server_batch: int
+
+    def spent(self, at_server: int) -> dict[str, Any]:
+        return super().spent(at_server) | dict(server_batch=server_batch(self.server_batch, at_server))
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(unlabelled, self.batch, self.epochs)
 
     def check(self, server: Server) -> None:
         check_labels_at_server(self, server)

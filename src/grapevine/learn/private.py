@@ -35,7 +35,7 @@ from grapevine.core.private import Private
 from grapevine.crypto import accountant, fixed, noise
 from grapevine.crypto.stream import Stream
 from grapevine.data.augment import Views
-from grapevine.learn.training import Adjust, descent, fit, train
+from grapevine.learn.training import Adjust, chosen, fit, train
 
 WHAT = "a model trained on its labelled rows"  # in the ledger
 Batches = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -51,21 +51,21 @@ OUTSIDE = (
 
 
 def fit_own(client: Client, model: Network, lr: float, epochs: int, round: int, batch: int, adjust: Adjust | None = None,
-            augment: bool = False, **sgd: Any) -> int:  # fmt: skip
-    """Epochs of SGD with cross-entropy on a client's labelled rows; with noise where the client has a budget for it.
+            augment: bool = False, **how: Any) -> int:  # fmt: skip
+    """Epochs with cross-entropy on a client's labelled rows; with noise where the client has a budget for it.
 
     Returns the number of steps: none once the budget is spent, and the model stays as the server sent it.
     """
     rows, rng = client.data.labelled, client.rng("train", round)
     if client.private is None:
-        return fit(model, rows, lr, epochs, rng, batch, adjust, augment, **sgd)
+        return fit(model, rows, lr, epochs, rng, batch, adjust, augment, **how)
     if not len(rows):
         return 0
     check_network(model)
     event = plan(client.private, len(rows), batch, epochs, size(model))
     if not _spend(client, client.private, event):
         return 0
-    optimiser, drawn, clip = descent(model.parameters(), lr, **sgd), noise.noise_stream(), client.private.clip
+    optimiser, drawn, clip = chosen(model, lr, **how), noise.noise_stream(), client.private.clip
     samples = (_poisson(drawn, len(rows), batch) for _ in range(event.count // client.private.rounds))
     views = Views(rows)
     of = (lambda at: (views.weak(at, rng), rows.y[at].to(rows.device))) if augment else rows.batch  # each view of one row

@@ -1,7 +1,7 @@
 """Rules for pseudo-labels since FixMatch: which label a row is taught with, and whether it is used at all.
 
     softly_corrected    SAGE      the local label, moved towards the global one as far as the two models' confidences differ
-    likelier            FedLabel  the local or the global label, whichever model is surer
+    surer               FedLabel  the local or the global label, whichever model is surer
     debiased            FedDB     probabilities divided by their mean over the party's rows
     adaptive            (FL)²     a threshold for every class that follows how sure the model is of this party's rows
     class_thresholds    CBAFed    a threshold for every class that follows how many labels it has
@@ -48,10 +48,12 @@ def softly_corrected(own: Tensor, sent: Tensor, threshold: float, half: float) -
     return target, (p >= threshold) | (q >= threshold)
 
 
-def likelier(own: Tensor, sent: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """The label of whichever model is surer of the row (a tie goes to the sent one), and whether it reaches the threshold."""
-    (p, y), (q, z) = own.max(-1), sent.max(-1)
-    return torch.where(p > q, y, z), torch.maximum(p, q) >= threshold
+def surer(own: Tensor, sent: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The label of whichever model is surer of the row, whether that model's probability reaches the threshold, and how sure the
+    other is in comparison, 0 … 1. Sureness is the variance of the probabilities; a tie goes to the sent model."""
+    v, w = own.var(-1), sent.var(-1)
+    confidence, label = torch.where((v > w)[:, None], own, sent).max(-1)
+    return label, confidence >= threshold, torch.minimum(v, w) / torch.maximum(v, w).clamp(min=torch.finfo(v.dtype).tiny)
 
 
 def debiased(p: Tensor, prior: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from grapevine.core import Client, Id, Network, Server
 from grapevine.core.rows import Rows
 from grapevine.data.augment import Views
 from grapevine.learn import bases
-from grapevine.learn.training import Adjust, descent, passes, train
+from grapevine.learn.training import Adjust, descent, passes, steps_of, train
 
 NONE = torch.empty(0, dtype=torch.int64)
 UPDATE: dict[str, Any] = dict(reveals=dict(bases.UPDATE, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
@@ -76,6 +76,12 @@ class TwoStreams:
         w = torch.cat([torch.ones(len(a)), self.weight[b].float()]).to(x.device)
         w = w if self.class_weight is None else w * self.class_weight.to(x.device)[y]
         return (F.cross_entropy(self.model(x), y, reduction="none") * w).mean()
+
+
+def most_steps(method: Any, labelled: int, unlabelled: int) -> int:
+    """Steps in `TwoStreams` of a method with the fields epochs and batch: all unlabelled rows get a label, or none does."""
+    size = min(method.batch, labelled) or 2 * method.batch
+    return steps_of(max(labelled, unlabelled), size, method.epochs)
 
 
 def update(

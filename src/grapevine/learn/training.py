@@ -21,6 +21,7 @@ Weights = dict[str, Tensor]
 Adjust = Callable[[nn.Module], None]
 """Changes a network's gradients before a step."""
 Batch = TypeVar("Batch")
+OPTIMISERS = ("sgd", "rmsprop")
 
 
 # ---------------------------------------------------------------- the loop
@@ -54,6 +55,11 @@ def train(
     return steps
 
 
+def steps_of(rows: int, batch: int, epochs: int) -> int:
+    """How many batches `passes` makes."""
+    return epochs * -(-rows // batch)
+
+
 def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
     """Positions of the rows in batches, shuffled again for each pass."""
     for _ in range(epochs if rows else 0):
@@ -62,11 +68,11 @@ def passes(rows: int, batch: int, epochs: int, rng: torch.Generator) -> Iterator
 
 def fit(
     model: Network, rows: Rows, lr: float, epochs: int, rng: torch.Generator, batch: int = 50, adjust: Adjust | None = None,
-    augment: bool = False, **sgd: Any,
+    augment: bool = False, **how: Any,
 ) -> int:  # fmt: skip
-    """Train for some epochs of SGD with cross-entropy, on weak views with `augment`; return the number of steps. `sgd` are its
-    momentum and weight_decay."""
-    optimiser, views = descent(model.parameters(), lr, **sgd), Views(rows)
+    """Train for some epochs with cross-entropy, on weak views with `augment`; return the number of steps. `how` is an optimiser
+    (SGD if none is named), its momentum and weight_decay."""
+    optimiser, views = chosen(model, lr, **how), Views(rows)
     positions = passes(len(rows), batch, epochs, rng)
     if augment:
         batches = ((views.weak(at, rng), rows.y[at].to(rows.device)) for at in positions)
@@ -117,6 +123,16 @@ def descent(parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.0
     own = list(parameters)
     make = SGD if all(p.device.type == "cpu" for p in own) else torch.optim.SGD
     return make(own, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+
+def rmsprop(model: Network, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> torch.optim.RMSprop:
+    """With the constants of Keras."""
+    return torch.optim.RMSprop(model.parameters(), lr, alpha=0.9, eps=1e-7, momentum=momentum, weight_decay=weight_decay)
+
+
+def chosen(model: Network, lr: float, optimiser: str = "sgd", **how: Any) -> Any:
+    """One of `OPTIMISERS` by its name."""
+    return rmsprop(model, lr, **how) if optimiser == "rmsprop" else descent(model.parameters(), lr, **how)
 
 
 def nesterov(model: Network, lr: float, momentum: float, weight_decay: float) -> SGD | torch.optim.SGD:

@@ -12,6 +12,7 @@ from grapevine.core.method import HELD_OUT
 from grapevine.core.reply import COUNT
 from grapevine.learn import bases, fit
 from grapevine.learn.schedules import SCHEDULES, scheduled
+from grapevine.learn.training import steps_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Alone(Method):
 
     def individual(self) -> str:
         return "no model leaves a client"
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
 
     @step(reveals=dict(n=bases.USED), like=dict(n=COUNT))
     def train(self, client: Client, round: int, lr: float | None = None) -> dict:

@@ -6,12 +6,17 @@ the global model, so that labels do not drift while it trains (fixed pseudo-labe
     thresholds    τ_c = q_c + 0.84 − std(q), at most 0.95; q: each class's share of all labels and pseudo-labels of the last round
                   a row is used if its likeliest class c has p_c > τ_c
     rare classes  q_c < 0.03: a row that is not used gets its second-best class, if that is a rare one
-    residual      at clients with labels every 5 epochs, at the server every 5 rounds: θ ← a θ + (1 − a) θ of the last time
+    residual      θ ← a · θ of the last time + (1 − a) · θ
+                  at a client with labels, within a round: kept after epoch 1, averaged after epochs 6, 11, …
+                  at the server: kept at the end of the warm-up, averaged after rounds 6, 11, … of the rest
+
+A round of five epochs or fewer therefore has no average at the clients: 11 are the default, as in the authors' code.
 
 Departures: in the paper a client has labels for all its rows or for none; one that has both trains on both streams together
-(`learn.streams`), and then averages its weights as one with labels does. The warm-up is a share of the rounds, not 500 epochs
-beforehand. Counts of labels and pseudo-labels per class are sent in the clear. Momentum is forgotten between rounds, all clients
-take the same number of epochs (theirs: 11 with labels, 1 without), and views are weak ones.
+(`learn.streams`), and then averages its weights as one with labels does. The warm-up is a share of the rounds, and clients count
+their epochs anew in each; the authors train their one client with labels for 501 epochs on end. Counts of labels and
+pseudo-labels per class are sent in the clear. Momentum is forgotten between rounds, all clients take the same number of epochs
+(theirs: 11 with labels, 1 without), and views are weak ones.
 """
 
 from __future__ import annotations
@@ -25,8 +30,8 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.reply import COUNT, Array
 from grapevine.learn import Weights, average, bases, clip, train
 from grapevine.learn.pseudo import class_thresholds, second_choices, shares
-from grapevine.learn.schedules import first_stage
-from grapevine.learn.streams import TwoStreams, nothing
+from grapevine.learn.schedules import first_stage, stage_of
+from grapevine.learn.streams import TwoStreams, most_steps, nothing
 from grapevine.learn.training import descent, outputs
 
 COUNTS = "how many labels and pseudo-labels this party has of each class"
@@ -44,14 +49,16 @@ class CBAFed(Method):
     most: float = param(0.95, "", "highest threshold", least=0, most=1)
     rare: float = param(0.03, "", "share under which a class takes second choices; 0: none does", least=0, most=1)
     warmup: float = param(0.5, "", "share of the rounds on labels alone", least=0, most=1)
-    residual: int = param(5, "", "epochs, and rounds, between averages with older weights; 0: none", least=0)
+    residual: int = param(
+        5, "", "epochs of a round, and rounds after the warm-up, between averages with older weights; 0: none", least=0
+    )
     kept: float = param(0.8, "", "weight of the older weights at a client with labels", least=0, most=1)
     kept_at_server: float = param(0.5, "", "weight of the older weights at the server", least=0, most=1)
     lr: float = param(0.03, "η", "learning rate", above=0)
     momentum: float = param(0.9, "", "momentum of SGD", least=0, most=1)
     weight_decay: float = param(5e-4, "", "L2 penalty", least=0)
     clip: float = param(5.0, "", "longest gradient", above=0)
-    epochs: int = param(5, "E", "passes over the pseudo-labelled rows per round, or over the labels", least=1)
+    epochs: int = param(11, "E", "passes over the pseudo-labelled rows per round, or over the labels", least=1)
     batch: int = param(64, "B", "labelled rows in a batch, and pseudo-labelled ones", least=1)
 
     def individual(self) -> str:
@@ -59,6 +66,9 @@ class CBAFed(Method):
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return most_steps(self, labelled, unlabelled)
 
     # ------------------------------------------------------------ client
 
@@ -108,13 +118,16 @@ class CBAFed(Method):
 
     def round(self, server: Server, state: dict) -> dict:
         t, weights, older = state["round"], state["weights"], state["older"]
+        stage, since, _ = stage_of(server.rounds, first_stage(server.rounds, self.warmup), t)
         form = dict(counts=Array("int64", (len(server.classes),), 2**40))
         replies = server.ask(self.train, to=server.sample(t), form=lambda id: form, weights=weights, counts=state["counts"],
-                             warm=t < first_stage(server.rounds, self.warmup), round=t)  # fmt: skip
+                             warm=stage == 1, round=t)  # fmt: skip
         bases.note_diversity(server, bases.moves(replies, weights))
         weights = average(replies, otherwise=weights)
-        if self.residual and t % self.residual == 0:
-            weights = older = between(older, weights, self.kept_at_server) if t else weights
+        if stage == 1:
+            older = weights
+        elif self.residual and since and since % self.residual == 0:
+            weights = older = between(older, weights, self.kept_at_server)
         counts = sum((reply["counts"] for reply in replies.values()), torch.zeros_like(state["counts"]))
         return dict(weights=weights, older=older, counts=counts, round=t + 1)
 

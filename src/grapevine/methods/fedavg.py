@@ -4,7 +4,8 @@ Decentralized Data", AISTATS 2017, Algorithm 1. And its upper bound here: the sa
 in turns.
 
 `schedule=cosine`, `augment` and `weight_decay` make it the first stage of FedAvg+XCLP, so that training on labelled rows alone is
-as strong as the methods that it is compared with.
+as strong as the methods that it is compared with. With `optimiser=rmsprop` it is trained as by ProtoFSSL's authors
+(Kim et al. 2022, appendix A.1).
 
 Departures: clients are sampled by number (`--per-round`) rather than by fraction C; the average is over the sampled clients
 that hold labels, weighted by their number of labels.
@@ -21,6 +22,7 @@ from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, fit
 from grapevine.learn.private import fit_own
 from grapevine.learn.schedules import SCHEDULES, scheduled
+from grapevine.learn.training import OPTIMISERS, steps_of
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,28 @@ class FedAvg(Method):
     lr: float = param(0.1, "η", "learning rate of the clients", above=0)
     epochs: int = param(5, "E", "passes over the labelled rows per round", least=1)
     batch: int = param(50, "B", "batch size of the clients", least=1)
-    momentum: float = param(0.0, "", "momentum of the clients' SGD, forgotten between rounds", least=0, most=1)
-    weight_decay: float = param(0.0, "", "L2 penalty of the clients' SGD", least=0)
+    optimiser: str = param("sgd", "", "sgd, or rmsprop, which begins anew in every round", choices=OPTIMISERS)
+    momentum: float = param(0.0, "", "momentum of the clients, forgotten between rounds", least=0, most=1)
+    weight_decay: float = param(0.0, "", "L2 penalty of the clients", least=0)
     schedule: str = param("constant", "", "learning rate over the rounds: constant, or cosine as in xclp", choices=SCHEDULES)
     augment: bool = param(False, "", "weak views (translation, flip) in training")
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
 
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
+
     @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip
     def train(self, client: Client, weights: dict, round: int, lr: float | None = None) -> dict:
         """ClientUpdate(k, w)."""
         model, rows = client.model(weights), client.data.labelled
-        fit_own(client, model, self._agreed(lr), self.epochs, round, self.batch, **self._sgd())
+        fit_own(client, model, self._agreed(lr), self.epochs, round, self.batch, **self._how())
         return dict(weights=model.state(), n=len(rows))
 
-    def _sgd(self) -> dict[str, Any]:
-        return dict(momentum=self.momentum, weight_decay=self.weight_decay, augment=self.augment)
+    def _how(self) -> dict[str, Any]:
+        return dict(optimiser=self.optimiser, momentum=self.momentum, weight_decay=self.weight_decay, augment=self.augment)
 
     def _agreed(self, lr: float | None) -> float:
         """At a client: the learning rate that the server says, if the settings allow it."""
@@ -105,5 +111,5 @@ class Supervised(FedAvg):
 
     def _at_server(self, server: Server, weights: dict, epochs: int, name: str, t: int) -> dict:
         model = server.model(weights)
-        fit(model, bases.own_rows(server), self._lr(server, t), epochs, server.rng(name), self.server_batch, **self._sgd())
+        fit(model, bases.own_rows(server), self._lr(server, t), epochs, server.rng(name), self.server_batch, **self._how())
         return model.state()

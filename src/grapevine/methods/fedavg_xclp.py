@@ -21,10 +21,10 @@ for fewer than 50 and 0.3 for 50 on CIFAR-10, 0.5 on CIFAR-100, 1.0 on Mini-Imag
 2·batch, and the last batch of a pass may be smaller. `mlp` and `cnn` do not divide features by their length before the last
 layer, as the authors' networks do; hashes see directions alone, so the graph does not change. A round with fewer than two
 clients changes nothing.
-α is 0.99 in paper and code; 0.9 is the default, because it was best on validation on all four data sets of
-benchmarks/xclp_default.py. `balance=true` divides labels by how many their class has, as the authors' code does, and leaves the
-rest as in the paper; it changes nothing where classes have equally many labels, and did not lose where they have not.
-`preset=code` has that and the rest of the released code: augmented rows in the graph (if `augment`), similarities cubed, weights
+`preset=paper` is the paper's propagation: α = 0.99, and all labels weigh the same. The default has α = 0.9, which was best on
+validation on all four data sets of benchmarks/xclp_default.py, and divides labels by how many their class has, as the authors'
+code does; that changes nothing where classes have equally many labels, and did not lose where they have not. `preset=code` has
+α = 0.99, that division and the rest of the released code: augmented rows in the graph (if `augment`), similarities cubed, weights
 divided by their maximum over a client's rows, labelled ones too (the authors' over all rows of the sampled clients, which nobody
 here sees; a client without labels divides by 1, the most there can be), class weights in the loss. Counts are of all clients'
 true labels, summed once; the authors take those of the sampled clients, with pseudo-labels for the class weights, in every
@@ -62,6 +62,7 @@ from grapevine.methods.xclp import REVEALS, CrossClientPropagation
 INITS = ("supervised", "contrastive", "pretrained", "random")
 KEYS: dict[str, Form] = dict(offer=session.OFFER_FORM, rows=range(MOST_ROWS), labels=range(MOST_ROWS))
 GUESTS = ("labels", "all")
+PRESETS = ("default", "paper", "code")
 MOST_CLIENTS, MOST_ROWS_TIMES = 4, 2  # of a graph, times those that train
 COUNTS = "to the server nothing: padded; the clients open how many labels each class has, where labels are balanced"
 
@@ -76,15 +77,17 @@ class XCLP(Method):
     seeks_labels = True
     agrees = True
 
-    alpha: float = param(0.9, "α", "how far labels spread; 0.99 in the paper", least=0, below=1)
+    alpha: float = param(0.0, "α", "how far labels spread; 0: 0.9, or 0.99 with preset=paper and code", least=0, below=1)
     neighbours: int = param(10, "k", "neighbours of a row in the graph", least=1)
     bits: int = param(4096, "L", "bits of a hash", least=1, most=2**15 - 1)
     hamming: SecureHamming = param(Psm(), "", "secure Hamming protocol: psm, mlwe, paillier, ot or plain", named=protocol)
     spread: Sealed | Columns = param(
         Sealed(), "", "how labels reach their rows: private, or paper (leaks)", named=spread_protocol
     )
-    preset: str = param("paper", "", "paper, or code: what the authors' released code does", choices=("paper", "code"))
-    balance: bool = param(True, "", "a class's labels weigh 1 / their number, as in the authors' code; always with preset=code")
+    preset: str = param(
+        "default", "", "default: a class's labels weigh 1 / their number; paper: 1; code: all that the released code does",
+        choices=PRESETS,
+    )  # fmt: skip
     graph_clients: int = param(0, "|P|", "clients in the graph; 0: as many as are affordable", least=0)
     guests: str = param(
         "labels", "", "rows in the graph of clients that do not train: labels (labelled ones), or all", choices=GUESTS
@@ -105,12 +108,14 @@ class XCLP(Method):
     @cached_property
     def xclp(self) -> CrossClientPropagation:
         """Algorithm 1, whose settings are fields of this method."""
-        return CrossClientPropagation(self.hamming, self.bits, self.neighbours, self.alpha, self.preset, True, self.spread)
+        alpha = self.alpha or (0.9 if self.preset == "default" else 0.99)
+        preset = "code" if self.preset == "code" else "paper"
+        return CrossClientPropagation(self.hamming, self.bits, self.neighbours, alpha, preset, True, self.spread)
 
     @property
     def balanced(self) -> bool:
         """Whether labels are divided by the number that their class has."""
-        return self.balance or self.preset == "code"
+        return self.preset != "paper"
 
     def first_stage(self, rounds: int) -> int:
         """The rounds before the first XCLP: none if the first weights need no training."""
@@ -141,6 +146,9 @@ class XCLP(Method):
                 f"xclp: with warmup={self.warmup:g} all of --rounds {server.rounds} are in stage 1, which propagates no labels: "
                 "use more rounds, or --set warmup=0."
             )
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return streams.most_steps(self, labelled, unlabelled)
 
     # ------------------------------------------------------------ client
 

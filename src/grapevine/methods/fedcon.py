@@ -26,6 +26,7 @@ from grapevine.learn import Weights, alternate, average, bases, descent, passes,
 from grapevine.learn.heads import Projected
 from grapevine.learn.losses import byol_loss, consistency_kl, cross_entropy
 from grapevine.learn.schedules import ema_, sigmoid_rampup
+from grapevine.learn.training import steps_of
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,9 @@ class FedCon(Method):
 
     def check(self, server: Server) -> None:
         alternate.check_labels_at_server(self, server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(unlabelled, self.batch, self.epochs)
 
     # ------------------------------------------------------------ client
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from grapevine.learn.losses import cross_entropy
 from grapevine.learn.pseudo import debiased, without_labels
 from grapevine.learn.schedules import cosine
 from grapevine.learn.streams import endless
-from grapevine.learn.training import outputs, passes
+from grapevine.learn.training import outputs, passes, steps_of
 
 PRIOR = "the model's mean answer over this party's rows: an estimate of its shares of classes"
 STEPS, DECAY = 100, 0.9  # of the authors' weights: gradient steps, and their weight decay
@@ -64,6 +65,13 @@ class FedDB(Method):
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
+
+    def spent(self, at_server: int) -> dict[str, Any]:
+        return super().spent(at_server) | dict(batch=self.batch or "of all rows")
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        n = labelled + unlabelled
+        return steps_of(n, self.batch or max(n, 1), self.epochs)
 
     # ------------------------------------------------------------ client
 

@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ from grapevine.learn import average, bases, passes, train, vectors
 from grapevine.learn.labels import vote
 from grapevine.learn.losses import consistency_kl, cross_entropy
 from grapevine.learn.schedules import plateau
+from grapevine.learn.training import steps_of
 from grapevine.learn.vectors import Decomposed
 
 CHANGED = f"the entries that changed most; {bases.MODEL}"
@@ -82,6 +84,14 @@ class FedMatch(Method):
         usual = AT_SERVER if at_server else AT_CLIENTS
         own = {name: getattr(self, name) for name in ("l1", "cut", "patience") if getattr(self, name) >= 0}
         return usual | own | (dict(batch=self.batch) if self.batch else {})
+
+    def spent(self, at_server: int) -> dict[str, Any]:
+        return super().spent(at_server) | dict(batch=self.setting(at_server > 0)["batch"])
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        """With labels a step of σ and one of ψ for every batch."""
+        of_batch = 2 if labelled else 1
+        return of_batch * steps_of(labelled or unlabelled, self.setting(at_server > 0)["batch"], self.epochs)
 
     # ------------------------------------------------------------ client
 

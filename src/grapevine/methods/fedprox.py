@@ -14,6 +14,7 @@ from grapevine.core import Client, Method, Server, param, step
 from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases, pull
 from grapevine.learn.private import fit_own
+from grapevine.learn.training import steps_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class FedProx(Method):
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
 
     @step(reveals=dict(weights=bases.MODEL, n=bases.USED), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip

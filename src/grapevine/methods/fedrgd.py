@@ -57,6 +57,9 @@ class FedRGD(Method):
     def individual(self) -> str:
         return "clients are averaged in groups that change from round to round"
 
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.period
+
     # ------------------------------------------------------------ client
 
     @step(reveals=dict(weights=bases.MODEL, n="1, or 0 if this party took no step"), like=dict(weights="weights", n=range(2)))

@@ -71,6 +71,9 @@ class FedSiam(Method):
     def individual(self) -> str:
         return "" if self.upload == "both" else "upload=layers needs how far apart each client's two models are"
 
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.epochs * epoch_steps(labelled, unlabelled, self.batch, self.ratio)
+
     # ------------------------------------------------------------ client
 
     @step(

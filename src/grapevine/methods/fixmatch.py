@@ -55,6 +55,9 @@ class FixMatch(Method):
         if self.base == "scaffold" and self.momentum:
             raise Mistake(f"fixmatch: base=scaffold corrects plain steps, but momentum is {self.momentum:g}: set momentum=0.")
 
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.epochs * epoch_steps(labelled, unlabelled, self.batch, self.ratio)
+
     # ------------------------------------------------------------ client
 
     @step(reveals=dict(bases.UPDATE, n=bases.HELD), like=bases.like, averaged=bases.averaged("n"))

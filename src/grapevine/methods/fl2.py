@@ -46,7 +46,7 @@ class FL2(Alternating):
 
     name = "fl2"
     title = "(FL)²: adaptive thresholds and sharpness-aware consistency for few labels at the server (Lee et al. 2024)"
-    extra = "cosine rate, strong views, two more passes a step"
+    extra = "cosine rate, strong views, up to four forward and three backward passes a step"
 
     fix: float = param(0.95, "τ", "least probability of a row that is regularised", least=0, most=1)
     rho: float = param(0.1, "ρ", "length of the ascent, in scaled weights; 0: no regularisation", least=0)
@@ -151,6 +151,8 @@ class SharpnessLoss:
         return cross_entropy(self.model(strong), labels)
 
     def _regularisation(self, strong: Tensor, compared: Tensor, labels: Tensor, fix: Tensor) -> Weights:
+        # θ answers the strong views up to three times: for the target, for the ascent and in `of`. These passes cannot share an
+        # answer: dropout draws anew in each, running statistics move with each, and autograd refuses a graph made before `_put`.
         parameters: Weights = dict(self.model.named_parameters())
         before = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():

@@ -45,6 +45,9 @@ class MixMatch(Method):
     epochs: int = param(5, "E", "passes over the unlabelled rows per round", least=1)
     batch: int = param(50, "B", "labelled rows in a batch, and unlabelled rows", least=1)
 
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.epochs * epoch_steps(labelled, unlabelled, self.batch, 1)
+
     # ------------------------------------------------------------ client
 
     @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=bases.like, averaged=bases.averaged("n"))

@@ -34,7 +34,7 @@ from grapevine.core.reply import COUNT
 from grapevine.core.rows import Rows, Scale
 from grapevine.data.datasets import hold_out, image_scale
 from grapevine.learn import average, bases, fit
-from grapevine.learn.training import fit_finite, outputs
+from grapevine.learn.training import fit_finite, outputs, steps_of
 
 KEPT, CORRECTED, EXCLUDED = 0, 1, 2
 ACTIONS = ("kept", "corrected", "excluded")
@@ -110,6 +110,9 @@ class MPSSFL(Method):
 
     def check(self, server: Server) -> None:
         check_classes(server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled + unlabelled, self.batch, self.epochs)
 
     # ------------------------------------------------------------ client
 

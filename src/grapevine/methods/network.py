@@ -24,7 +24,7 @@ from grapevine.core.reply import COUNT
 from grapevine.learn import bases
 from grapevine.learn.labels import entropy_confidence
 from grapevine.learn.schedules import T_MAX, cosine, first_stage, stage_of
-from grapevine.learn.streams import UPDATE, nothing, sample_by_labels, update
+from grapevine.learn.streams import UPDATE, most_steps, nothing, sample_by_labels, update
 from grapevine.learn.training import outputs
 
 
@@ -54,6 +54,9 @@ class NetworkLabels(Method):
     def candidates(self, rounds: int) -> tuple[int, ...]:
         """The stage-1 model competes on validation."""
         return (first_stage(rounds, self.warmup),)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return most_steps(self, labelled, unlabelled)
 
     # ------------------------------------------------------------ client
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ from grapevine.learn.labels import sharpen
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.normalisation import BatchNorm2d, StaticBatchNorm2d, replace_norms
 from grapevine.learn.prototypes import Sets, mean_over, prototype_logits, prototypes, stack, votes
-from grapevine.learn.training import kept, outputs, resume
+from grapevine.learn.training import kept, outputs, resume, rmsprop
 
 PRESETS = ("default", "paper", "code")
 MEANS = "for each class the mean of the feature vectors of its labelled rows, with noise if the method adds it"
@@ -102,6 +103,12 @@ class ProtoFSSL(Method):
             raise Mistake(f"protofssl: helpers={self.helpers} is more than the {server.per_round} clients of a round: use "
                           f"--set helpers={others}.")  # fmt: skip
 
+    def spent(self, at_server: int) -> dict[str, Any]:
+        return super().spent(at_server) | dict(weight_decay=self.decay)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.steps_per_round
+
     # ------------------------------------------------------------ client
 
     @step(
@@ -129,7 +136,7 @@ class ProtoFSSL(Method):
             guessed[at] = labels
             return value
 
-        optimiser = torch.optim.RMSprop(model.parameters(), self.lr, alpha=0.9, eps=1e-7, weight_decay=self.decay)
+        optimiser = rmsprop(model, self.lr, weight_decay=self.decay)
         if self.keep_state:
             resume(optimiser, model, client.memory.get("optimiser", {}))
         adjust = pull(weights, self.mu) if self.mu else None

@@ -42,6 +42,7 @@ from grapevine.learn.heads import Proxied
 from grapevine.learn.labels import one_hot
 from grapevine.learn.losses import cross_entropy
 from grapevine.learn.pseudo import Labelling, fit_labelling, without_labels
+from grapevine.learn.streams import epoch_steps
 
 SHARES = "the share of each class among this party's labels and sure pseudo-labels"
 CLASSIFIER = "head.weight"
@@ -82,6 +83,9 @@ class ProxyFL(Method):
         if not isinstance(server.model().head, nn.Linear):
             raise Mistake("proxyfl needs a network whose head is one linear layer: its weights are the proxies.")
         bases.note_unused_labels(self, server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.epochs * epoch_steps(labelled, labelled + unlabelled, self.batch, self.ratio)
 
     # ------------------------------------------------------------ client
 

@@ -32,7 +32,7 @@ from grapevine.core.rows import Rows
 from grapevine.learn import average, bases, fit
 from grapevine.learn.labels import one_hot
 from grapevine.learn.layers import linear
-from grapevine.learn.training import fit_finite, outputs
+from grapevine.learn.training import fit_finite, outputs, steps_of
 
 LOSSES = "THE LOSS OF EVERY LABELLED ROW under the server's model, sorted, not which row it is"
 REVEALS = dict(weights=bases.MODEL, n=bases.USED)
@@ -76,6 +76,9 @@ class Tuor(Method):
     def _parts(self, server: Server) -> list[int]:
         n = len(bases.own_rows(server))
         return [round(n * self.benchmark), n - round(n * self.benchmark)]
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
 
     @step(reveals=dict(losses=LOSSES), like=dict(losses=Array("float32", (None,))))
     def measure(self, client: Client, benchmark: dict) -> dict:
@@ -167,6 +170,9 @@ class RDS(Method):
 
     def individual(self) -> str:
         return "the server measures each client's model to reward it"
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
 
     @step(reveals=REVEALS, like=LIKE)
     def train(self, client: Client, weights: dict, round: int) -> dict:

@@ -22,6 +22,7 @@ from grapevine.core.reply import COUNT
 from grapevine.learn import average, bases
 from grapevine.learn.losses import consistency_kl
 from grapevine.learn.pseudo import TwoModels, fit_labelling, softly_corrected, without_labels
+from grapevine.learn.streams import epoch_steps
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class LabelledByTwo(Method):
     weight_decay: float = param(1e-4, "", "L2 penalty", least=0)
     ratio: int = param(2, "μ", "unlabelled rows in a batch for each labelled one", least=1)
     threshold: float = param(0.95, "τ", "least probability of a pseudo-label", least=0, most=1)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return self.epochs * epoch_steps(labelled, labelled + unlabelled, self.batch, self.ratio)
 
     @step(reveals=dict(weights=bases.MODEL, n=bases.HELD), like=dict(weights="weights", n=COUNT),
           averaged=dict(weights="n"))  # fmt: skip

@@ -15,7 +15,7 @@ from typing import ClassVar
 from grapevine.core import Client, Method, Network, Server, param, step
 from grapevine.learn import bases
 from grapevine.learn.private import fit_own
-from grapevine.learn.training import Adjust
+from grapevine.learn.training import Adjust, steps_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Scaffold(Method):
 
     def check(self, server: Server) -> None:
         bases.note_unused_labels(self, server)
+
+    def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:
+        return steps_of(labelled, self.batch, self.epochs)
 
     @step(reveals=dict(dy=bases.MOVE, dc=bases.GRADIENT, n=bases.USED), like=bases.like, averaged=bases.averaged("one"))
     def train(self, client: Client, weights: dict, control: dict, round: int) -> dict:
