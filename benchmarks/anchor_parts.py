@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "claims"))
 
 from common import FEW, measured, show, tuned  # noqa: E402
-from machine import about, need, write  # noqa: E402
+from machine import about, fingerprint, need, write  # noqa: E402
 from settings import ANCHOR_FASHION as FASHION  # noqa: E402
 
 WEAK, FIVE, SMALL_BATCHES = "server_strong=false", "server_epochs=5", "contrastive_batch=10"
@@ -47,7 +47,10 @@ def main() -> None:
     parts = measured(FASHION, variants(chosen["fedanchor"][0], chosen["semifl"][0]), quick)
     show("250 labels at the server, i.i.d.", parts)
     if not quick:
-        write(__file__, dict(machine=about(), setting=f"{FASHION.words()}", seeds=FEW, parts=parts))
+        write(
+            __file__,
+            dict(machine=about(), script=fingerprint(Path(__file__)), setting=f"{FASHION.words()}", seeds=FEW, parts=parts),
+        )
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def training_party(split: Split, way: str, rounds: int = 2) -> Found:
         return made[0]
 
     scores: dict[str, np.ndarray] = {}
-    method = XCLP(warmup=0.5, epochs=1, bits=1024, balance=False, spread=spread(way))
+    method = XCLP(warmup=0.5, epochs=1, bits=1024, preset="paper", alpha=0.9, spread=spread(way))
     with noted(scores):
         Experiment(method, split, simulation=watched, model="linear", rounds=rounds, per_round=None, workers=1).run()
     sizes = [len(split.client(i).labelled) + len(split.client(i).unlabelled) for i in range(len(split.parts))]

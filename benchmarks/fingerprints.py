@@ -24,7 +24,11 @@ FILE = Path(__file__).with_suffix(".json")
 LABELS = dict(clients="clients:180", server="server:120", both="server:120,clients:60")
 UNTIMED = ("seconds", "peak_memory_mb", "version", "versions", "command")
 VARIANTS = {
-    "xclp": [dict(bits=256, epochs=2), dict(bits=256, epochs=1, preset="code"), dict(bits=256, epochs=1, init="contrastive")],
+    "xclp": [
+        dict(bits=256, epochs=2),
+        dict(bits=256, epochs=1, preset="code", alpha=0.9),
+        dict(bits=256, epochs=1, init="contrastive"),
+    ],
     "protofssl": [dict(helpers=3), dict(helpers=3, preset="code")],
     "mixmatch": [dict(epochs=2, weight=10.0)],
     "fedmatch": [dict(lr=0.02, interval=1)],

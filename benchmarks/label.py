@@ -9,7 +9,7 @@ best α; all other lines have fixed settings, and nothing is chosen by the rows 
 
 Beside it: logistic regression (C = 1, on standardised rows; tuned: scale and C by folds of the labelled rows), random forests
 (100 trees) alone and pooled; label spreading over all rows in one place (α 0.99, ten neighbours); XCLP as printed; and, from
-the pooled labelled rows, the heads of Fed3R and AFL (ridge), FedCGS and GH-OFL (LDA) and FedNCM, with the defaults of these
+the pooled labelled rows, the heads of Fed3R (ridge), FedCGS and GH-OFL (LDA) and FedNCM, with the defaults of these
 methods here, on rows standardised over all parties. Then landmarks: ten parties of 1000 rows, 100 centres of each in the graph
 against all rows; secure seconds are those with mlwe less those in the clear. Results: label.json, written after every line, and
 a table of docs/methods/chorus.md. A line that is there is not run again.
@@ -204,7 +204,7 @@ def others(seed: int) -> dict[str, Callable[[Deal], list[np.ndarray]]]:
         "LR alone": lambda d: alone(regression, d),
         "LR pooled": lambda d: pooled(lambda X, y, known: regression(X[known], y[known]).predict(X), d),
         "LR pooled, tuned": tuned,
-        "Fed3R, AFL": lambda d: head(lambda s, C, k: moments.ridge(s, C, k, 0.01), True, d),
+        "Fed3R": lambda d: head(lambda s, C, k: moments.ridge(s, C, k, 0.01), True, d),
         "FedCGS": lambda d: head(lambda s, C, k: moments.total_gaussian(s, C, k, 0.0), True, d),
         "GH-OFL": lambda d: head(lambda s, C, k: moments.within_gaussian(s, C, k, 0.3), False, d),
         "FedNCM": lambda d: head(lambda s, C, k: moments.nearest_mean(s, C, k, True), False, d),

@@ -27,13 +27,15 @@ from grapevine.crypto.spread import protocol as spread_protocol
 
 FILE = Path(__file__).with_suffix(".json")
 CANDIDATES: dict[str, dict[str, Any]] = {
-    "paper, alpha 0.99": dict(balance=False, alpha=0.99),
-    "paper, alpha 0.9": dict(balance=False, alpha=0.9),
-    "balanced, alpha 0.99": dict(balance=True, alpha=0.99),
-    "balanced, alpha 0.9": dict(balance=True, alpha=0.9),
+    "paper, alpha 0.99": dict(preset="paper", alpha=0.99),
+    "paper, alpha 0.9": dict(preset="paper", alpha=0.9),
+    "balanced, alpha 0.99": dict(alpha=0.99),
+    "balanced, alpha 0.9": dict(alpha=0.9),
     "code, alpha 0.99": dict(preset="code", alpha=0.99),
-    "balanced, alpha 0.99, whole guests": dict(balance=True, alpha=0.99, guests="all"),
-    "balanced, alpha 0.99, no guests": dict(balance=True, alpha=0.99, graph_clients=5),
+    "balanced, alpha 0.99, whole guests": dict(alpha=0.99, guests="all"),
+    "balanced, alpha 0.99, no guests": dict(alpha=0.99, graph_clients=5),
+    "balanced, alpha 0.9, whole guests": dict(alpha=0.9, guests="all"),
+    "balanced, alpha 0.9, no guests": dict(alpha=0.9, graph_clients=5),
 }
 SETS = {"digits": (10, 1797), "mnist": (20, 2000), "fashion-mnist": (20, 2000), "cifar10-lite0": (20, 2000)}  # clients, rows
 SKEWED, RATIO = ("mnist", "cifar10-lite0"), 0.75

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "claims"))
 
 from common import FEW, measured, show, tuned  # noqa: E402
-from machine import about, need, write  # noqa: E402
+from machine import about, fingerprint, need, write  # noqa: E402
 from settings import FASHION_METHODS, XCLP_FASHION, XCLP_SOME  # noqa: E402
 
 OTHERS = FASHION_METHODS[1:]
@@ -36,8 +36,8 @@ def variants(chosen: str) -> dict[str, str]:
         "as chosen": chosen,
         "nobody in the graph who does not train": f"{chosen},graph_clients=5",
         "whole guests": f"{chosen},guests=all",
-        "labels not balanced": f"{chosen},balance=false",
-        "preset code": f"{chosen},preset=code",
+        "labels not balanced": f"{chosen},preset=paper,alpha=0.9",
+        "preset code": f"{chosen},preset=code,alpha=0.9",
         "no augmentation": f"{chosen},augment=false",
         "one stream of batches": f"{HERE / 'one_stream.py'}:OneStream:{fields}",
     }
@@ -59,7 +59,12 @@ def main() -> None:
     show("all labels at 20 clients", some)
     if not quick:
         setting = f"{FASHION.words()}"
-        write(__file__, dict(machine=about(), setting=setting, seeds=FEW, parts=parts, skew=skew, some=some))
+        write(
+            __file__,
+            dict(
+                machine=about(), script=fingerprint(Path(__file__)), setting=setting, seeds=FEW, parts=parts, skew=skew, some=some
+            ),
+        )
 
 
 if __name__ == "__main__":

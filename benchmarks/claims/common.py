@@ -1,8 +1,9 @@
 """What the claims share: the paper settings at our size, runs that are made once for all claims, verdicts, and the JSON.
 
 A setting is a folder of `grapevine compare` under `.runs/`; claims that name the same setting share its runs, and a run that is
-there is not repeated. Before a setting is run, the fields of each method are chosen on validation accuracy, with the same budget
-for all: 4 trials, one seed that is not used again, a third of the rounds.
+there is not repeated. Before a setting is run, the fields of each method are chosen on validation accuracy, with the same rule
+for all: 4 trials, one seed that is not used again, a third of the rounds; and while the best learning rate is the least or the
+largest, one more, three times as far out.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ SEEDS = 5  # where a run takes under two minutes
 FEW = 3  # elsewhere
 TRIAL_SEED = 100
 SHARE_OF_ROUNDS = 3  # a trial has one in so many
+FURTHER, MOST_FURTHER = 3.0, 3  # from a learning rate at an edge to the next, and how often
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Flags of `grapevine compare`, and for each method the four candidates of its trials."""
+    """Flags of `grapevine compare`, and for each method, or a method with fields of its own, the candidates of its trials."""
 
     name: str
     flags: dict[str, Any]
@@ -78,22 +80,43 @@ def arguments(claim: str) -> argparse.Namespace:
 def tuned(setting: Setting, methods: Sequence[str], quick: bool = False) -> dict[str, list[str]]:
     """Each method with its candidates' fields, as METHODs of compare, the best on validation first."""
     setting = setting.tuned_as or setting
-    names = {method: method.partition(":")[0] for method in methods}
-    order = {name: list(setting.trials.get(name, ({},))) for name in names.values()}
-    specs = {name: [spell(name, each, "") for each in fields] for name, fields in order.items() if len(fields) > 1}
-    if specs and not quick:
-        rounds = max(1, setting.flags["rounds"] // setting.share)
-        wanted = [spec for each in specs.values() for spec in each]
-        found = run(setting, wanted, f"{setting.name}-trials", [TRIAL_SEED], dict(rounds=rounds))
-        for name, each in specs.items():
-            # A trial that diverged has no run. Of equal ones the first counts.
-            score = {spec: max(map(best_validation, found[spec]), default=-1.0) for spec in each}
-            order[name] = [fields for _, fields in sorted(zip(each, order[name]), key=lambda pair: -score[pair[0]])]
-    return {method: [spell(name, fields, method.partition(":")[2]) for fields in order[name]] for method, name in names.items()}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for method in methods:
+        name, _, own = method.partition(":")
+        tried = method if method in setting.trials else name  # a variant has its method's fields, if it has no trials of its own
+        if tried not in found:
+            candidates = list(setting.trials.get(tried, ({},)))
+            found[tried] = candidates if quick else ordered(setting, name, candidates, own if tried == method else "")
+        found[method] = found[tried]
+    return {method: [spell(*method.partition(":")[::2], fields) for fields in found[method]] for method in methods}
 
 
-def spell(name: str, fields: dict[str, Any], words: str) -> str:
-    texts = [*(f"{key}={value}" for key, value in fields.items()), *([words] if words else [])]
+def ordered(setting: Setting, name: str, candidates: list[dict[str, Any]], own: str) -> list[dict[str, Any]]:
+    """The candidates by their trials, the best first; of equal ones the first. One that diverged has no run, and is the last."""
+    if len(candidates) == 1:
+        return candidates
+    flags, scores = dict(rounds=max(1, setting.flags["rounds"] // setting.share)), list[float]()
+    for _ in range(MOST_FURTHER + 1):
+        specs = [spell(name, own, fields) for fields in candidates]
+        runs = run(setting, specs, f"{setting.name}-trials", [TRIAL_SEED], flags)
+        scores = [max(map(best_validation, runs[spec]), default=-1.0) for spec in specs]
+        more = further(candidates, candidates[scores.index(max(scores))])
+        if more is None:
+            break
+        candidates = [*candidates, more]
+    return [fields for _, fields in sorted(zip(scores, candidates), key=lambda pair: -pair[0])]
+
+
+def further(candidates: list[dict[str, Any]], best: dict[str, Any]) -> dict[str, Any] | None:
+    """The next learning rate beyond the best, if that is at an edge of those tried with the same other fields."""
+    rates = [fields["lr"] for fields in candidates if dict(fields, lr=0) == dict(best, lr=0)]
+    if best["lr"] == max(rates):
+        return dict(best, lr=float(f"{best['lr'] * FURTHER:.1g}"))
+    return dict(best, lr=float(f"{best['lr'] / FURTHER:.1g}")) if best["lr"] == min(rates) else None
+
+
+def spell(name: str, own: str, fields: dict[str, Any]) -> str:
+    texts = [*(f"{key}={value}" for key, value in fields.items()), *([own] if own else [])]
     return f"{name}:{','.join(texts)}" if texts else name
 
 
@@ -192,9 +215,11 @@ def beats(a: Sequence[float], b: Sequence[float], margin: float = 0.0) -> dict[s
 
 
 def verdict(outcomes: Sequence[str]) -> str:
-    """All yes: holds; none: does not; else in part. What is open is not a yes."""
+    """All yes: holds; some: in part. None: it does not if one is a no, and is undecided if all are open."""
     yes = sum(outcome == "yes" for outcome in outcomes)
-    return "holds" if yes == len(outcomes) else "does not hold" if not yes else "holds in part"
+    if yes:
+        return "holds" if yes == len(outcomes) else "holds in part"
+    return "does not hold" if "no" in outcomes else "undecided"
 
 
 def sentence(name: str, against: str, found: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ Features go through an MLP, which has batch normalisation or none; all four ways
 
 from dataclasses import replace
 
-from common import accuracies, arguments, beats, compared, sentence, spread, write
+from common import accuracies, arguments, beats, compared, sentence, spread, verdict, write
 from settings import PROTO
 
 CLAIM = "Normalisation helps ProtoFSSL, BN most."
@@ -21,7 +21,7 @@ def main() -> None:
     why = sentence("bn", "none", gain) + "; an MLP has no other normalisation, so that whether BN helps most is not seen here."
     numbers = dict({norm: spread(values) for norm, values in scores.items()}, gain=gain)
     write(__file__, claim=CLAIM, setting=base.words() + " --norm none, bn", numbers=numbers, paper_numbers=PAPER,
-          verdict="holds in part" if gain["outcome"] == "yes" else "does not hold", why=why, quick=quick)  # fmt: skip
+          verdict="holds in part" if gain["outcome"] == "yes" else verdict([gain["outcome"]]), why=why, quick=quick)  # fmt: skip
 
 
 if __name__ == "__main__":

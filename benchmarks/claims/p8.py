@@ -1,6 +1,6 @@
 """P8: more unlabelled queries in an episode help ProtoFSSL a little (ProtoFSSL, table 7)."""
 
-from common import arguments, beats, sentence, write
+from common import arguments, beats, sentence, verdict, write
 from ladder import ladder, spreads
 from settings import PROTO
 
@@ -13,11 +13,10 @@ def main() -> None:
     quick = arguments(CLAIM).quick
     found = ladder({"i.i.d.": PROTO["i.i.d."]}, "protofssl", "unlabelled", (10, 50, 100), quick)
     gain = beats(found["i.i.d."]["100"], found["i.i.d."]["10"])
-    holds = gain["outcome"] == "yes" and gain["difference"] <= LITTLE
-    verdict = "holds" if holds else "holds in part" if gain["outcome"] == "yes" else "does not hold"
+    found_so = "holds in part" if gain["difference"] > LITTLE else verdict([gain["outcome"]])
     why = sentence("with 100 queries it", "10", gain) + f"; a little is up to {LITTLE:g} points."
     write(__file__, claim=CLAIM, setting=PROTO["i.i.d."].words(), numbers=dict(spreads(found), gain=gain), paper_numbers=PAPER,
-          verdict=verdict, why=why, quick=quick)  # fmt: skip
+          verdict=found_so, why=why, quick=quick)  # fmt: skip
 
 
 if __name__ == "__main__":
