@@ -32,7 +32,8 @@ def test_gradient_steps_are_worked_out_from_the_rows():
     assert worked_out("fixmatch", batch=2) == 5 * 4  # ⌈45 / 14⌉ batches of unlabelled rows
     assert worked_out("mixmatch") == 5 and worked_out("fedsiam") == 5 * 2
     assert worked_out("sage", batch=10) == worked_out("proxyfl", batch=10) == 5 * 3  # ⌈55 / 20⌉
-    assert worked_out("xclp") == worked_out("fedsem") == worked_out("cbafed") == 5 * 5  # batches as small as the labels are few
+    assert worked_out("xclp") == worked_out("fedsem") == 5 * 5  # batches as small as the labels are few
+    assert worked_out("cbafed") == 11 * 5  # its clients take eleven epochs
     assert worked_out("semifl") == worked_out("fedanchor") == 5 * 5 and worked_out("fl2") == 5 * 2
     assert worked_out("mp-ssfl") == 5 * 2 and worked_out("fedcon") == worked_out("tuor") == 5
     assert worked_out("feddb") == 5 and worked_out("feddb", batch=20) == 5 * 3
