@@ -3,10 +3,10 @@
     python benchmarks/claims/images.py [--quick] [--only x5|x6|p1|p6|a1] [--seeds 3]
 
 Networks have an eighth or a quarter of the papers' channels and batch normalisation; there are 20,000 training images (the
-papers: 50,000) and 100 rounds (500 to 3000). Each method chooses its learning rate as for the other claims, by four trials, of a
-tenth of the rounds here; those of X5 serve X6, too. images.json beside this file has every run that is finished, with its curve,
-and is written after each: a run that is there is not repeated, on another machine either, and more seeds are added to it. What
-stands there may be half of a comparison. docs/claims.md shows it below the claims.
+papers: 50,000) and 100 rounds (500 to 3000). Each method chooses its learning rate as for the other claims, by trials of a tenth
+of the rounds here; those of X5 serve X6, too. images.json beside this file has every run that is finished, with its curve and
+with what was tried before it, and is written after each: a run that is there is not repeated, on another machine either, and more
+seeds are added to it. What stands there may be half of a comparison. docs/claims.md shows it below the claims.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
             for method in CLAIMS[claim][1]:
                 one = finished().get(name, {}).get(method, {})
                 one = one if one.get("setting") == setting.words() else {}
-                if len(one.get("curves", ())) < options.seeds:
+                if "tried" not in one or len(one["curves"]) < options.seeds:
                     keep(name, method, measured(setting, method, options.seeds, one))
 
 
@@ -92,23 +92,23 @@ def keep(name: str, method: str, one: dict[str, Any]) -> None:
 
 
 def measured(setting: Setting, method: str, seeds: int, before: dict[str, Any]) -> dict[str, Any]:
-    """A method's runs with the fields that its trials chose; those of `before`, and the seeds that it lacks."""
-    spec = before["fields"] if before else chosen(setting, method)
-    curves, done = before.get("curves", []), before["accuracy"]["seeds"] if before else []
-    runs = run(setting, [spec], setting.name, list(range(len(curves), seeds)), {})[spec]
+    """A method's runs with the fields that its trials chose: those of `before` that had the same, and the seeds it lacks."""
+    tried = before.get("tried") or trials(setting, method)
+    curves, done = (before["curves"], before["accuracy"]["seeds"]) if before.get("fields") == tried[0] else ([], [])
+    runs = run(setting, tried[:1], setting.name, list(range(len(curves), seeds)), {})[tried[0]] if len(curves) < seeds else []
     curves, done = curves + list(map(curve, runs)), done + accuracies(runs)
-    return dict(setting=setting.words(), fields=spec, accuracy=spread(done), curves=curves)
+    return dict(setting=setting.words(), tried=tried, fields=tried[0], accuracy=spread(done), curves=curves)
 
 
-def chosen(setting: Setting, method: str) -> str:
-    """The method with the fields that its trials chose, here or in the setting that this one is tuned as, if they are known."""
+def trials(setting: Setting, method: str) -> list[str]:
+    """The method with the fields of its trials, the best first: made here, or known of the setting that this one is tuned as."""
     name, _, own = method.partition(":")
     like = setting.tuned_as or setting
     for methods in finished().values():
         one = methods.get(name, {})
-        if one.get("setting") == like.words():
-            return ",".join([one["fields"], own]) if own else one["fields"]
-    return tuned(setting, [method])[method][0]
+        if one.get("setting") == like.words() and "tried" in one:
+            return [",".join([spec, own]) if own else spec for spec in one["tried"]]
+    return tuned(setting, [method])[method]
 
 
 if __name__ == "__main__":
