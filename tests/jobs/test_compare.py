@@ -422,6 +422,15 @@ def test_a_comparison_says_on_how_few_rows_its_figures_rest(tmp_path, capsys):
     assert " of the 5 to 7 test rows of digits right" in headline(made)
 
 
+def test_methods_of_which_no_round_is_chosen_are_named(tmp_path):
+    made = resting_on(tmp_path / "c", {0: (359, 144)})
+    cell, runs = made.data["cells"][0], [dict(run) for run in made.data["runs"]]
+    alone = next(run for run in runs if run["method"] == "alone")
+    alone["validation_rows"] = 0
+    (told,) = compare_table.rests_on(dict(made.data, runs=runs), cell)
+    assert told.endswith("of the round that was best on 144 validation rows (alone: of the last round).")
+
+
 def test_rounds_that_enough_rows_chose_are_not_warned_of(tmp_path):
     resting_on(tmp_path / "c", {0: (359, 144)})
     told = (tmp_path / "c" / "table.md").read_text()

@@ -100,6 +100,14 @@ def test_residual_weights_of_the_server_begin_after_the_warm_up(digits):
     assert all(torch.equal(mixed.state["older"][name], found[name]) for name in found)
 
 
+def test_without_a_warm_up_the_first_average_is_with_weights_that_were_trained(digits):
+    """It was with the random weights from before the first round, and accuracy fell."""
+    f = Federation(digits, methods.CBAFed(warmup=0.0, residual=2, epochs=1, batch=100), rounds=4)
+    plain = Federation(digits, methods.CBAFed(warmup=0.0, residual=0, epochs=1, batch=100), rounds=4)
+    first, _, third = [(f.round()["weights"], plain.round()["weights"]) for _ in range(3)]
+    close(third[0], {name: 0.5 * first[1][name] + 0.5 * w for name, w in third[1].items()})
+
+
 def test_whole_numbers_are_the_newer_ones():
     older, newer = dict(a=torch.tensor([1.0]), n=torch.tensor(3)), dict(a=torch.tensor([6.0]), n=torch.tensor(9))
     assert cbafed.between(older, newer, 0.8)["a"].item() == 2.0 and cbafed.between(older, newer, 0.8)["n"] == 9

@@ -155,7 +155,8 @@ def test_the_plan_states_unit_epsilon_delta_and_what_is_outside(job):
 
 @pytest.mark.parametrize("wrong, why", [
     (dict(dp=3.0, scale="standard"), "exact means"), (dict(dp=3.0, impute=True), "exact means"),
-    (dict(dp=3.0, baselines=True), "baselines does not go with --dp"), (dict(dp=3.0, smooth=True), "smooth does not go"),
+    (dict(dp=3.0, baselines=True), "baselines does not go with --dp,"), (dict(dp=3.0, smooth=True), "smooth does not go"),
+    (dict(dp_labels=3.0, baselines=True), "baselines does not go with --dp-labels,"),  # whose true labels they sent
     (dict(delta=1e-5), "use --dp EPS too"), (dict(dp=3.0, groups=2), "only over 3 or more"),
 ])  # fmt: skip
 def test_what_noise_would_not_cover_is_refused(job, wrong, why):

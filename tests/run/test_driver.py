@@ -64,6 +64,18 @@ def test_the_saved_model_predicts_as_the_run_did(split, tmp_path):
         gv.load(tmp_path)
 
 
+def test_a_model_with_a_field_that_its_method_no_longer_has_is_loaded(split, tmp_path):
+    """A field of training was taken away, and models that had it could not be loaded."""
+    run = small(split, out=tmp_path / "r").run()
+    path = tmp_path / "r" / "model.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["grapevine"])
+    about["settings"]["gone"] = True
+    safetensors.torch.save_file(safetensors.torch.load_file(path), path, metadata=dict(grapevine=json.dumps(about)))
+    X = split.dataset.x_test[:50]
+    np.testing.assert_array_equal(gv.load(tmp_path / "r").predict_proba(X), run.model.predict_proba(X))
+
+
 def test_a_model_shows_itself_in_a_line(split):
     """Printing one filled the screen with its tensors."""
     run = gv.train("fedavg", split, rounds=1, model="linear")
@@ -364,6 +376,14 @@ def test_clients_that_are_asked_choose_the_round_and_report_its_accuracy(digits)
     counts = torch.tensor(run.history[best]["confusion"])
     assert counts.sum() == 18 and run.result["accuracy"] == pytest.approx(float(counts.diagonal().sum()) / 18, abs=1e-6)
     assert [row["n"] for row in run.result["per_client"]] == [6, 6, 6] and run.result["validation_rows"] == 18
+
+
+def test_an_evaluation_of_an_older_version_may_be_the_best(digits):
+    """Its line does not say how many rows chose the round, and the resumed run stopped at its end."""
+    evaluator = ask_clients(digits).evaluator
+    last = evaluator.score({**evaluator.method.shared(evaluator.method.setup(evaluator.server))}, 0)
+    best = {name: value for name, value in last.items() if name != "validation_rows"}
+    assert evaluator.final({}, last, last)["validation_rows"] == 18 and evaluator.final({}, best, last)["validation_rows"] is None
 
 
 class Told:

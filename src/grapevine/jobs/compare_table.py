@@ -266,7 +266,15 @@ def rests_on(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     if not test:
         return []
     by = f", of the round that was best on {many_rows(chose, 'validation')}" if chose else ""
+    if chose and (last := _without_choice(data, cell)):
+        by += f" ({' and '.join(last)}: of the last round)"
     return [f"Each accuracy is measured on {many_rows(test, 'test')}{by}.", *few_chose(chose[0] if chose else None)]
+
+
+def _without_choice(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
+    """Methods of which no round is chosen: those that leave a model at each client."""
+    at = data["cells"].index(cell)
+    return list(dict.fromkeys(run["method"] for run in data["runs"] if run["cell"] == at and run.get("validation_rows") == 0))
 
 
 def indistinct(row: dict[str, Any]) -> bool:

@@ -85,15 +85,17 @@ def make_method(s: LabelSettings) -> Label | Chorus:
 
 
 def _check_noise(s: LabelSettings) -> None:
-    """What does not go with --dp, and why."""
+    """What does not go with --dp, or with --dp-labels, and why."""
+    noisy = "dp" if s.dp is not None else "dp-labels" if s.dp_labels else ""
+    if noisy and s.baselines:
+        raise Mistake(f"--baselines does not go with --{noisy}, whose noise would not cover it: leave one of them out.")
     if s.dp is None:
         if s.delta != LabelSettings().delta:
             raise Mistake("delta belongs to sums with noise: use --dp EPS too, or leave it out.")
         return
     accountant.check_budget(s.dp, s.delta)
-    if s.baselines or s.smooth:
-        raise Mistake(f"--{'baselines' if s.baselines else 'smooth'} does not go with --dp, whose noise would not cover it: "
-                      "leave one of them out.")  # fmt: skip
+    if s.smooth:
+        raise Mistake("--smooth does not go with --dp, whose noise would not cover it: leave one of them out.")
     if s.scale not in ("auto", "none") or s.impute:
         said = "impute is on" if s.impute else f"scale is {s.scale}"
         raise Mistake(f"{said}, which needs exact means of all parties: with --dp, rows are compared "

@@ -124,7 +124,7 @@ class CBAFed(Method):
                              warm=stage == 1, round=t)  # fmt: skip
         bases.note_diversity(server, bases.moves(replies, weights))
         weights = average(replies, otherwise=weights)
-        if stage == 1:
+        if stage == 1 or t == 0:  # never the random first weights, without a warm-up either
             older = weights
         elif self.residual and since and since % self.residual == 0:
             weights = older = between(older, weights, self.kept_at_server)

@@ -133,8 +133,8 @@ class AskClients:
         return dict(validation_accuracy=number(scores.accuracy(validation)), validation_rows=int(validation.sum()), **line)
 
     def final(self, shared: dict, best: Line, last: Line) -> dict[str, Any]:
-        names = ("accuracy", "balanced_accuracy", "confusion", "validation_rows", "per_client")
-        kept = {name: best[name] for name in names}
+        kept = {name: best[name] for name in ("accuracy", "balanced_accuracy", "confusion", "per_client")}
+        kept["validation_rows"] = best.get("validation_rows")  # an evaluation of an older version does not say it
         return dict(kept, test_rows=sum(map(sum, kept["confusion"])), accuracy_last=last["accuracy"], own_test_rows=True)
 
     def some_rows(self) -> Rows | None:

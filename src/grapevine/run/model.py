@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from grapevine import methods
-from grapevine.core import Method, ModelSource, Network, with_settings
+from grapevine.core import Method, ModelSource, Network, parameters, with_settings
 from grapevine.core.errors import Mistake
 from grapevine.core.models import model_file, read_tensors
 from grapevine.core.places import writing_name
@@ -94,8 +94,10 @@ class Model(Inputs):
     def load(cls, folder: str | Path, method: str | None = None) -> Model:
         """The model of a finished run. `method`: path/to/file.py:Class, for a method that is in no table."""
         about, flat = read_tensors(model_file(folder))
+        found = _method(about["method"], method)
         texts = {name: str(v["kind"] if isinstance(v, dict) else v) for name, v in about["settings"].items()}
-        made = with_settings(_method(about["method"], method), texts)
+        there = {f.name for f in parameters(found)}  # a field that is gone since then was for training
+        made = with_settings(found, {name: text for name, text in texts.items() if name in there})
         shape, classes = tuple(about["shape"]), tuple(about["classes"])
         scale = Scale(about["factor"], flat.pop("scale/mean"), flat.pop("scale/std"))
         network = made.network(networks.build(about["model"], shape, len(classes), about["norm"], about["seed"]))
