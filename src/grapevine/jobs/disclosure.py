@@ -56,9 +56,9 @@ def learns(method: Label | Chorus, parties: int, baselines: bool = False) -> lis
     """What each side knows at the end, if nobody colludes."""
     out = _learns_chorus(method, parties) if isinstance(method, Chorus) else _learns_xclp(method, parties)
     if baselines:
-        out.append("For the baselines, all parties learn each class's mean and covariance over all of them, and the server learns, "
-                   "for fedcof, each party's label counts and class sums after all. The sum of a class with one labelled row is "
-                   "that row.")  # fmt: skip
+        out.append("For the baselines, all parties learn each class's mean and covariance over all of them; and, for fedcof, the "
+                   "server learns each party's label counts and class sums after all. The sum of a class with one labelled row "
+                   "is that row.")  # fmt: skip
     if method.xclp.hamming.name == "plain":
         out.append("With plain the server also learns every party's hash bits and labels: there is no protection.")
     return out

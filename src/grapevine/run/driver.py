@@ -184,7 +184,7 @@ class _Driver:
     # ------------------------------------------------------------ evaluation
 
     def _evaluate(self) -> None:
-        """A line of the history; keeps the state that is best on validation: the first of equals, but not that before the first round."""
+        """A line of the history; keeps the state that is best on validation: the first of equals, but not that of round 0."""
         shared = self.method.shared(self.state)
         line: dict[str, Any] = dict(round=self.done, **self.task.evaluator.score(shared, self.done))
         for head, judged in sorted(self.transport.take_judged().items()):
@@ -200,8 +200,8 @@ class _Driver:
         self.last_shared = self.store.put(wire.encode(shared))
         # Without validation rows, and for personal models, nothing is selected: the newest state is kept.
         score = line.get("validation_accuracy")
-        before_all = self.done > 0 and self.best["round"] == 0
-        if score is None or score > self.best["accuracy"] or (before_all and score == self.best["accuracy"]):
+        round_0 = self.done > 0 and self.best["round"] == 0
+        if score is None or score > self.best["accuracy"] or (round_0 and score == self.best["accuracy"]):
             self.best = dict(accuracy=score if score is not None else -1.0, round=self.done, shared=self.last_shared)
             self.since_best = 0
         else:
