@@ -4,9 +4,9 @@ as images from scratch and as features of EfficientNet-lite0. Accuracy, bytes, p
     python benchmarks/state_of_the_art.py [--quick] [--only features|images] [--seeds 3] [--pages]
 
 One run after the other, each written to state_of_the_art.json beside this file as soon as it is done: what is there, with the
-same rows, rounds and network, is not repeated, on another machine either. Makes the table of docs/state-of-the-art.md after every
-setting: first the cheap methods with all seeds, then label, then train, then the others, all settings with the first seed before
-any with the second.
+same rows, rounds and network, is not repeated, on another machine either, unless its method has changed: fingerprints.json says
+what methods do. Makes the table of docs/state-of-the-art.md after every setting: first the cheap methods with all seeds, then
+label, then train, then the others, all settings with the first seed before any with the second.
 
 All methods have the same rounds, clients and local epochs, the same batches and the same passes at the server (`BUDGET`, for the
 fields that a method has). A line's learning rate is the best on validation of four (a third of its default, the default, three
@@ -19,6 +19,7 @@ has. Distances are in the clear there and in `xclp`, which changes no label.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import sys
@@ -38,6 +39,7 @@ import grapevine as gv
 from grapevine import methods
 from grapevine.core.errors import Mistake
 from grapevine.core.method import parameters
+from grapevine.core.words import many
 from grapevine.crypto.hamming import protocol as hamming_protocol
 from grapevine.crypto.spread import protocol as spread_protocol
 from grapevine.data import Dataset, Split
@@ -48,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).parent / "claims"))
 from common import beats  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")
+BEHAVIOUR = FILE.with_name("fingerprints.json")
 ROWS, CLIENTS, PER_ROUND = 6_000, 20, 5
 BUDGET = dict(epochs=2, batch=32, server_epochs=2, server_batch=32, pretrain=10)
 LABELLED = "label, then fedavg"
@@ -112,6 +115,15 @@ def first(data: Dataset, rows: int) -> Dataset:
     """So many rows of the training set, drawn by a fixed seed: the same rows of images and of their features."""
     at = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(0))[:rows].sort().values
     return replace(data, x=data.x[at], y=data.y[at])
+
+
+def behaviour(line: str) -> str:
+    """What the methods of a line do, as a hash of their fingerprints."""
+    held = json.loads(BEHAVIOUR.read_text())
+    names = ("fedavg", "label") if line == LABELLED else (line,)
+    told = {name: [parts.get("history", parts["labels"] if "labels" in parts else "") for key, parts in held.items()
+                   if key.split()[0] == name] for name in names}  # fmt: skip
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 # ---------------------------------------------------------------- one run
@@ -237,17 +249,16 @@ def standing(result: dict[str, Any]) -> str:
                 for line, cells in lines.items()
             }
             mine = scores.get(LABELLED, [])
-            others = {
-                line: each for line, each in scores.items() if line not in (LABELLED, "supervised") and len(each) == len(mine)
-            }
+            others = {line: each for line, each in scores.items() if line not in (LABELLED, "supervised") and len(each) > 1}
             if len(mine) > 1 and others:
                 told.append(f"- {space}, {place}: {mean(mine):.1f}; {beside(mine, others)}\n")
     return f"Where **{LABELLED}** stands, among all that do not know the true labels:\n\n{''.join(told)}\n" if told else ""
 
 
 def beside(mine: list[float], others: dict[str, list[float]]) -> str:
-    """Which lines are above, and which are level, the best three by name; the rest is below."""
-    outcomes = {line: beats(mine, each)["outcome"] for line, each in others.items()}
+    """Which lines are above, and which are level, the best three by name; the rest is below. Pairs are those that both have."""
+    pairs = {line: list(zip(mine, each)) for line, each in others.items()}
+    outcomes = {line: beats(*zip(*both))["outcome"] for line, both in pairs.items()}
     said = []
     for outcome, words in (("no", "above it"), ("open", "level")):
         found = sorted((line for line in others if outcomes[line] == outcome), key=lambda line: -mean(others[line]))
@@ -259,16 +270,17 @@ def beside(mine: list[float], others: dict[str, list[float]]) -> str:
 
 def words(result: dict[str, Any]) -> str:
     m = result["machine"]
-    seeds = max(len(runs) for lines in result["spaces"].values() for cells in lines.values() for runs in cells.values())
+    counts = {len(runs) for lines in result["spaces"].values() for cells in lines.values() for runs in cells.values() if runs}
+    seeds = f"{min(counts)} to {max(counts)} seeds" if len(counts) > 1 else many(max(counts), "seed")
     budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
     return f"""{standing(result)}Level means that Student's t of the paired differences, 5 % one-sided, does not tell them apart.
 **On images it labels by the features of a pretrained network, which no other line there has.** One-shot heads need features, so
 they have no line on images.
 
 {ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round; 500 labels at the clients, or 50 or 250 at the server.
-Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds} seeds, or one where
-only one has run. MB up and down and processor seconds are those of a run with its evaluations: the least of the seeds', the mean
-over the columns. Where a method has the field, it has
+Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds}.
+MB up and down and processor seconds are those of a run with its evaluations: the least of the seeds', the mean over the columns.
+Where a method has the field, it has
 {budget}.
 Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
 setting for a third of the rounds; other fields are the defaults. Label, then train uses the label job with its defaults, in which
@@ -325,6 +337,11 @@ def before() -> dict[str, Any]:
     return json.loads(FILE.read_text()) if FILE.exists() else dict(spaces={}, settings={})
 
 
+def current(line: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those runs of a line that its methods would make today."""
+    return [one for one in runs if one["does"] == behaviour(line)]
+
+
 def measure(space: Space, result: dict[str, Any], seeds: int, quick: bool) -> None:
     if result["settings"].get(space.name) != space.settings():
         result["settings"][space.name], result["spaces"][space.name] = space.settings(), {}
@@ -332,10 +349,10 @@ def measure(space: Space, result: dict[str, Any], seeds: int, quick: bool) -> No
     for group, seed, place in itertools.product(range(4), range(seeds), PLACES):
         lines = space.lines(PLACES[place][0])[group]
         for line in lines[:1] if quick else lines:
-            runs = cells.setdefault(line, {}).setdefault(place, [])
+            cells.setdefault(line, {})[place] = runs = current(line, cells.get(line, {}).get(place, []))
             if len(runs) <= seed:
                 lr = runs[0].get("lr") if runs else rate(space, place, line, quick)
-                runs.append(run(space, place, line, seed, lr, quick))
+                runs.append(run(space, place, line, seed, lr, quick) | dict(does=behaviour(line)))
                 print(f"{space.name}; {place}; {line}; seed {seed}: {runs[-1].get('error') or score(runs[-1:])}", flush=True)
                 if not quick:
                     write(__file__, result)
