@@ -508,10 +508,10 @@ def test_partly_labelled_data_of_ones_own_has_the_bounds_that_can_be_run(tmp_pat
     assert {line["label"]: line["bound"] for line in every["lines"]} == dict(
         alone="each client alone", fedavg="labelled rows only", fedsem=None
     )
-    assert every["no_bounds"] == ["the class of 60 unlabelled rows is unknown, so the upper bound (supervised) cannot be run: "
+    assert every["no_bounds"] == ["the true class of 60 rows is unknown, so the upper bound (supervised) cannot be run: "
                                   "it would see no more labels than fedavg"]  # fmt: skip
     assert some["lines"][-1]["bound"] == "all known labels" and some["no_bounds"] == [
-        "the class of 60 unlabelled rows is unknown, so the upper bound (supervised) trains only on the rows whose class is known"
+        "the true class of 60 rows is unknown, so the upper bound (supervised) trains only on the rows whose class is known"
     ]
 
 

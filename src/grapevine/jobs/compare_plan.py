@@ -227,7 +227,7 @@ def missing_bounds(split: Held, bounds: bool) -> list[str]:
     if split.unknown:
         can = "trains only on the rows whose class is known" if split.upper else \
             "cannot be run: it would see no more labels than fedavg"  # fmt: skip
-        told.append(f"the class of {many(split.unknown, 'unlabelled row')} is unknown, so the upper bound (supervised) {can}")
+        told.append(f"the true class of {many(split.unknown, 'row')} is unknown, so the upper bound (supervised) {can}")
     elif not split.upper:
         told.append("all labels are true, so there is no upper bound")
     return told
