@@ -38,6 +38,31 @@ def test_the_interval_of_a_mean_is_students(tmp_path):
     low, high = t_distribution.interval(0.95, 2, sum(these) / 3, sem(these))
     assert compare_table.interval(rows["fedsem"]) == f"{100 * low:.1f} to {100 * high:.1f}%, 3 seeds"
     assert compare_table.interval(dict(accuracy=0.5, accuracy_half=None, seeds=1)) == "1 seed"
+    # Two seeds with 5 of 7 test rows had an interval from 71.4 to 71.4 %.
+    assert compare_table.interval(dict(accuracy=5 / 7, accuracy_half=0.0, seeds=2)) == "2 seeds, all equal"
+
+
+def test_few_test_rows_are_a_warning(tmp_path):
+    """The bound on 7 test rows was said to leave nothing to gain."""
+    made = resting_on(tmp_path / "c", {0: (7, 40), 1: (9, 40)})
+    warning = "With 7 test rows, one row more or less is 14.3 percentage points: small differences are chance"
+    assert sum(told.startswith(warning) for told in compare_table.notes(made.data, made.data["cells"][0])) == 1
+    enough = resting_on(tmp_path / "d", {0: (100, 40)})
+    assert not any("percentage points: small" in told for told in compare_table.notes(enough.data, enough.data["cells"][0]))
+
+
+def test_bounds_that_are_level_share_a_sentence(tmp_path):
+    """Each had the same sentence."""
+    made = tabled(made_up(tmp_path / "c", ["fedsem"], lambda label, values, seed: 0.8 + 0.01 * (seed - 1) * (label != "fedsem")))
+    told = compare_table.against_bounds(made.table)
+    assert told.count("cannot be distinguished") <= 1
+    rows = [dict(row, accuracy=0.7 if row["bound"] and row["method"] != "supervised" else 0.8, p=0.3 if row["bound"] else None,
+                 pairs=3) for row in made.table]  # fmt: skip
+    rows = [dict(row, accuracy=0.9) if row["method"] == "supervised" else row for row in rows]
+    assert compare_table.against_bounds(rows) == (
+        "fedsem cannot be distinguished from the bounds each client alone (alone), labelled rows only (fedavg) and all true "
+        "labels (supervised) with 3 seeds."
+    )
 
 
 def resting_on(out, rows):
@@ -84,7 +109,7 @@ def test_a_bound_that_beats_every_method_is_said_first(tmp_path):
     warning = "The bound labelled rows only (fedavg) is at least as good as every method: this setting says nothing about them."
     assert compare_table.notes(made.data, made.data["cells"][0])[0] == warning
     none = (
-        "None of 2 methods is better than the bound fedavg on digits: fedsem comes nearest, with 80.0% of the 359 test rows right"
+        "Neither of 2 methods is better than the bound fedavg on digits: fedsem comes nearest, with 80.0% of the 359 test rows "
     )
     assert headline(made).startswith(none) and not any(row["best"] for row in made.table)
     said = (tmp_path / "c" / "table.md").read_text()
@@ -110,7 +135,7 @@ def test_a_tie_with_a_bound_is_in_the_headline(tmp_path):
     made = tabled(
         made_up(tmp_path / "c", ["fedsem"], lambda label, values, seed: level[label] + 0.1 * (-1) ** seed * (label == "fedavg"))
     )
-    assert headline(made).endswith("3 seeds); it is not distinguishable from the bound fedavg.")
+    assert headline(made).endswith("3 seeds, all equal); it is not distinguishable from the bound fedavg.")
     clear = tabled(made_up(tmp_path / "d", ["fedsem"], lambda label, values, seed: LEVEL[label] + seed / 1000))
     assert "bound" not in headline(clear) and "3 seeds" in headline(clear)
     top = tabled(made_up(tmp_path / "e", ["fedsem"], lambda label, values, seed: dict(LEVEL, supervised=0.7)[label]))

@@ -7,6 +7,7 @@ import json
 import pytest
 from comparisons import LEVEL, grapevine, made_up, noisy, tabled
 
+from grapevine.core.errors import Mistake
 from grapevine.jobs import ranking
 from grapevine.report import leaderboard
 
@@ -25,6 +26,13 @@ def test_the_leaderboard_ranks_over_all_settings(tmp_path, grid):
     listed = grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path / "l.html", "--json")
     assert json.loads(listed.stdout)[0]["method"] in ("fedsem", "fedprox")
     assert grapevine("leaderboard", tmp_path / "grid", "--out", tmp_path).exit_code == 2
+
+
+def test_a_comparison_that_is_given_twice_is_refused(tmp_path):
+    """It was two settings, and its methods were ranked twice."""
+    made = tabled(made_up(tmp_path / "c", ["fedsem", "fedprox"], noisy))
+    with pytest.raises(Mistake, match="c is given twice: name each comparison once"):
+        ranking.places([made, made])
 
 
 def test_a_leaderboard_names_all_that_share_the_best_mean_rank(tmp_path):
