@@ -228,11 +228,11 @@ def test_a_process_ends_with_its_starter():
 
 
 @pytest.mark.slow
-def test_the_command_of_the_readme(tmp_path, monkeypatch):
+def test_the_first_command_of_the_page(tmp_path, monkeypatch):
     """Six methods, three seeds, one command."""
     monkeypatch.chdir(tmp_path)
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
-    (line,) = re.findall(r"^\$ grapevine (compare .*)$", readme, re.M)
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    line = re.findall(r"^\$ grapevine (compare .*)$", page, re.M)[0]
     done = grapevine(*shlex.split(line))
     assert done.exit_code == 0, done.output
     made = comparison.load(line.split()[-1])

@@ -89,7 +89,8 @@ def test_what_is_learnt_is_said_by_the_settings():
     assert "pooled mean" not in " ".join(label(parties, dry_run=True, scale="none")["learns"])
     assert "how many labels each class has" in said and "covariance" not in said
     both = " ".join(label(parties, dry_run=True, baselines=True)["learns"])
-    assert "each class's mean and covariance" in both and "for fedcof the server learns each party's class sums" in both
+    assert "each class's mean and covariance" in both
+    assert "for fedcof, the server learns each party's label counts and class sums" in both
     assert "how many labels each class has" not in " ".join(label(parties, dry_run=True, preset="paper")["learns"])
     assert "each thereby learns the other's" in " ".join(label(parties[:2], dry_run=True)["learns"])
     assert any("2 parties" in note for note in label(parties[:2], dry_run=True)["warnings"])
