@@ -98,4 +98,4 @@ def test_a_column_that_alone_says_the_label_is_told():
     assert told(truth=["k", "k", "n", "k"] * 8, other=other) == []  # one value, two labels
     assert told(truth=[*truth[:30], None, "k"], other=other) == []  # a labelled row without a value
     assert told(code=["a", "b", "c", "a"] * 4 + ["b", "c", "d", "b"] * 4, other=other) == []  # "b" is m, then k
-    assert told(n=24, truth=truth, other=other) == []  # 18 labelled rows
+    assert told(n=24, code=[1, 2, 3, 9] * 8, other=other) == []  # 18 labelled rows

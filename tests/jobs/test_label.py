@@ -84,7 +84,7 @@ def test_a_party_without_labels_and_a_party_with_nothing_else():
     parties[1][1][:] = -1
     parties[2] = (parties[2][0], parties[2][2], parties[2][2])
     result = label(parties)
-    assert result[1].accuracy == 1.0 and result[1].alone_accuracy == 0.0
+    assert result[1].accuracy == 1.0 and result[1].alone_accuracy is None
     assert result[2].known.all() and result[2].measured == 0 and result[2].accuracy is None
 
 

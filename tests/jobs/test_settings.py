@@ -192,7 +192,7 @@ def test_values_are_read_as_what_they_are():
         (dict(groups=None), "groups is None, which is not a whole number, as in 1."),
         (dict(impute=1), "impute is 1, which is not true or false, as in False."),
         (dict(alpha="much"), "alpha is much, which is not a number or auto: use one of these, or leave it out."),
-        (dict(alpha=float("nan")), "alpha is nan, which is out of range: use more than 0 and less than 1 or auto."),
+        (dict(alpha=float("nan")), "alpha is nan, which is out of range: use auto or a number that is more than 0 and"),
         (dict(neighbours="some"), "neighbours is some, which is not a whole number or auto: use one of these, or leave it out."),
         (dict(landmarks="x"), "landmarks is x, which is not a whole number, auto or all: use one of these, or leave it out."),
         (dict(abstain=2), "abstain is 2, which is out of range: use 0 to 1."),
@@ -200,7 +200,7 @@ def test_values_are_read_as_what_they_are():
         (dict(secure="rot13"), "secure is rot13, which is not a known value: use mlwe, psm, paillier, ot or plain."),
         (
             dict(seed=2**63),
-            "seed is 9223372036854775808, which is out of range: use -9223372036854775808 to 9223372036854775807.",
+            "seed is 9223372036854775808, which is out of range: use 0 to 9223372036854775807.",
         ),
         (dict(embed=3), "embed is 3, which is not a text: use one, or leave it out."),
     ],

@@ -10,14 +10,14 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import count, many, percent, printable, size, some
+from grapevine.core.words import count, many, percent, printable, sentence, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
 
 def say(*sentences: str) -> None:
-    for sentence in sentences:
-        console.print(printable(sentence, 5000), soft_wrap=True)
+    for each in sentences:
+        console.print(printable(each, 5000), soft_wrap=True)
 
 
 def say_notes(notes: Sequence[str]) -> None:
@@ -151,7 +151,9 @@ def show_labels(result: Any, folder: Path) -> None:
 
     s, measured = result.settings, result.accuracy is not None
     say_notes(result.warnings)
-    say(_expected(result.expected, result.classes, sum(p.counts["given"] for p in result)))
+    say(*map(sentence, result.remarks))
+    some_abstain = any(p.counts["abstained"] for p in result)
+    say(_expected(result.expected, result.classes, sum(p.counts["given"] for p in result), some_abstain))
     others = [name for name in result.other_accuracy if name in ("alone", "model") and measured]
     if measured:
         compared = [f"{BY[name]}: {percent(result.other_accuracy[name])}" for name in others]
@@ -169,13 +171,14 @@ def show_labels(result: Any, folder: Path) -> None:
 
 def _show_baselines(result: Any) -> None:
     """The job beside its baselines."""
-    from grapevine.jobs.expected import beside
+    from grapevine.jobs.expected import beaten_by, beside
 
     parties = [dict(together=p.accuracy, **p.other_accuracy) for p in result]
     lines = beside(dict(together=result.accuracy, **result.other_accuracy), parties)
     if lines:
         rows = [[name, *map(percent, shares)] for name, shares in lines]
         show_grid("Baselines on the same rows", ["labelled by", "right", "worst party", "best party"], rows)
+        say(*beaten_by(dict(together=result.accuracy, **result.other_accuracy), result.differ))
 
 
 def show_own_labels(result: dict, folder: Path) -> None:
@@ -184,22 +187,22 @@ def show_own_labels(result: dict, folder: Path) -> None:
     new = own["n"] - own["labelled"] - own["abstained"]
     say_notes(result["warnings"])
     say(f"{new} of your {own['n']} rows got a label; {own['labelled']} had one, and {own['abstained']} were left without.")
+    say(*map(sentence, result.get("remarks", [])))
     if result["method"] == "chorus":  # with xclp only the host is told how good they are
-        say(_expected(result["expected"], result["classes"]), own["words"])
+        say(_expected(result["expected"], result["classes"], abstained=own["abstained"] > 0), own["words"])
     show_place(folder)
 
 
-def _expected(e: dict | None, classes: Sequence[str], known: int = 0) -> str:
-    """What is expected of the labels given, and of all if no row abstained; `known` is how many labels could be hidden."""
-    from grapevine.jobs.expected import why_unknown
+def _expected(e: dict | None, classes: Sequence[str], known: int = 0, abstained: bool = False) -> str:
+    """What is expected of the labels given, and of all if no row had `abstained`; `known` is how many labels could be hidden."""
+    from grapevine.jobs.expected import counted, why_unknown
 
     if not e:
         return f"Expected accuracy: unknown, {why_unknown(classes)}."
     given, hid = e.get("given"), f"{e['n']} of {known}" if e["n"] < known else e["n"]
-    told = "Expected accuracy"
+    told = "Expected accuracy, if no row abstained" if abstained else "Expected accuracy"
     if given:
-        told = (f"Expected accuracy of the labels given: {_between(given)}, by {given['n']} hidden labels about as sure. If no "
-                "row abstained")  # fmt: skip
+        told = f"Expected accuracy of the labels given: {_between(given)}, {counted(given)}. If no row abstained"
     return (f"{told}: {_between(e)}: we hid {hid} known labels and recovered that share of them. Each party alone recovers "
             f"{percent(e['alone'])}.")  # fmt: skip
 

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, ClassVar, TypeVar
 
 from grapevine.core.errors import Mistake
-from grapevine.core.words import hint
+from grapevine.core.words import hint, listed
 
 _A = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list of names", dict: "a table"}
 S = TypeVar("S", bound="Settings")
@@ -71,12 +71,9 @@ def values(f: Field) -> str:
     """The allowed values of a setting, in words."""
     choices = f.metadata["choices"]
     if choices:
-        return _either(choices)
-    return " or ".join([_range(f), *f.metadata.get("words", ())])
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+        return listed(choices, "or")
+    words = f.metadata.get("words", ())
+    return listed([*words, f"a number that is {_range(f)}"], "or") if words else _range(f)
 
 
 def _range(f: Field) -> str:
@@ -140,7 +137,7 @@ def refusal(f: Field, text: str) -> str:
 
 def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
     words = f.metadata.get("words", ())
-    wanted = _either([_A[kind(f)], *words])
+    wanted = listed([_A[kind(f)], *words], "or")
     usual = "" if f.default in (MISSING, None) else str(f.default)
     if method:
         return Mistake(f"{method}: {f.name}={value} is not {wanted}{usual and f', as in {f.name}={usual}'}.")

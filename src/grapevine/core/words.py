@@ -17,7 +17,7 @@ def size(n: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    return "—" if value is None else f"{value:.1%}"
+    return "—" if value is None else f"{value:.1%}".replace("-0.0%", "0.0%")
 
 
 def hint(name: str, among: Iterable[str], part: Callable[[str], str] = str) -> str:
@@ -45,6 +45,18 @@ def count(n: float) -> str:
 def many(n: int, what: str, more: str = "") -> str:
     """1 client, 2 clients; `more` is the word for several where it is not the one with an s."""
     return f"{count(n)} {what if n == 1 else more or what + 's'}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """a; a and b; a, b and c."""
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def sentence(words: str, names: Iterable[str] = ()) -> str:
+    """With a capital, unless it begins with one of these names or with a code: what is long or has more than letters in it."""
+    first = words.split(" ", 1)[0]
+    plain = first.isalpha() and len(first) < 20 and not words.startswith(tuple(names))
+    return words[:1].upper() + words[1:] if plain else words
 
 
 def some(names: Sequence[str], most: int = 5) -> str:

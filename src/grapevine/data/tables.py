@@ -21,6 +21,7 @@ from grapevine.data.columns import CATEGORY, Column
 from grapevine.data.sheets import Sheet, csv_text, ending, existing_file, is_frame, no_column, open_sheet, row_number, unnamed
 
 LABEL_NAMES = ("label", "y", "target")
+OPTIONAL = dict(truth=", or leave --truth out", id=", or leave --id out")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,16 @@ class Columns:
     missing: tuple[str, ...] = ()
     decimal: str = "auto"
     kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A column has one role. Those of features are checked where it is known which columns there are."""
+        roles = [("label", self.label), ("truth", self.truth), ("id", self.id)]
+        taken: dict[str, str] = {}
+        for role, name in [*roles, *(("party", name) for name in self.other if name != "split")]:
+            if name and name in taken:
+                raise Mistake(f"column {name!r} is named by --{taken[name]} and by --{role}, but a column has one role: name "
+                              f"another column with one of them{OPTIONAL.get(role, '')}.")  # fmt: skip
+            taken |= {name: role} if name else {}
 
     @property
     def texts(self) -> list[str]:

@@ -13,10 +13,15 @@ import numpy as np
 from grapevine.core.errors import Mistake
 from grapevine.data.cells import LARGEST
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout, counts
-from grapevine.data.tables import Columns, Table, read
+from grapevine.data.tables import Columns, Table, label_name, read
 
 LOG = logging.getLogger("grapevine.reading")
 MANY = 20  # rows from which a column without two equal values looks like an id, or one that goes with the label like its truth
+TRUTH = re.compile(r"(^|[_\W])(truth|true|actual|gold|target|class|label)s?($|[_\W])", re.IGNORECASE)
+PLAIN = {*"yes no y n true false t f high medium low positive negative normal abnormal other none m male female".split(),
+         *map(str, range(-1, 100))}  # fmt: skip  # names of classes that other columns have, too
+IF_TRUTH = ("if it is the truth, it belongs in --truth (label and clean); if new rows would not have it, leave it out of "
+            "--features.")  # fmt: skip
 FAR, HUGE = 100, 1e9  # times the others' size: another scale; an absolute value that is hardly a measurement
 
 
@@ -196,14 +201,37 @@ def same_as_label(tables: Sequence[Table]) -> Iterator[str]:
     words."""
     known = [np.array([label is not None for label in table.labels], bool) for table in tables]
     names, y = np.unique([label for table in tables for label in table.labels if label is not None], return_inverse=True)
-    for j, column in enumerate(tables[0].columns if len(y) >= MANY and len(names) > 1 else ()):
+    if len(y) < MANY:
+        yield from named_as_label(tables)
+        return
+    for j, column in enumerate(tables[0].columns if len(names) > 1 else ()):
         values = np.concatenate([_shared(tables, table, j)[here] for table, here in zip(tables, known)])
         if column.kind == DATE or not (values % 1 == 0).all() or len(np.unique(values[:1000])) > 2 * len(names):
             continue
         found, value = np.unique(values, return_inverse=True)
         if len(found) <= 2 * len(names) and len(np.unique(value * len(names) + y)) == len(found):
-            yield (f"column {column.name!r} alone says the label of all {len(y)} labelled rows: if it is the truth, it belongs "
-                   "in --truth (label and clean); if new rows would not have it, leave it out of --features.")  # fmt: skip
+            yield (f"column {column.name!r} alone says the label of all {len(y)} labelled rows: {IF_TRUTH}")
+
+
+def named_as_label(tables: Sequence[Table]) -> Iterator[str]:
+    """The same where labelled rows are so few that a column may well say their labels by chance: only of a column that is called
+    like a truth, or a text column whose values are the names of the classes, unless these are words such as yes and no."""
+    labels = [label for table in tables for label in table.labels if label is not None]
+    plain = {label.strip().casefold() for label in labels} <= PLAIN
+    for j, column in enumerate(tables[0].columns if len(set(labels)) > 1 else ()):
+        if not TRUTH.search(column.name) and (plain or column.kind != CATEGORY):
+            continue
+        cells = [cell for table in tables for cell, label in zip(_words(table, j), table.labels) if label is not None]
+        both = [(cell, label) for cell, label in zip(cells, labels) if cell is not None]
+        if len({label for _, label in both}) > 1 and all(cell == label for cell, label in both):
+            yield f"column {column.name!r} is the same as the label in all {len(both)} rows that have both: {IF_TRUTH}"
+
+
+def _words(table: Table, j: int) -> list[str | None]:
+    """The cells of a column, by the names that they would have as labels."""
+    values = table.columns[j].values
+    cells = [None if np.isnan(x) else values[int(x)] if table.columns[j].kind == CATEGORY else float(x) for x in table.x[:, j]]
+    return [label_name(cell) for cell in cells]
 
 
 def _shared(tables: Sequence[Table], table: Table, j: int) -> np.ndarray:

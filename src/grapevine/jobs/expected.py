@@ -3,12 +3,13 @@ truth is known, how good they are beside baselines."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from grapevine.core.words import percent, some
+from grapevine.core.words import listed, many, percent, some
 
 
 def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
@@ -16,7 +17,28 @@ def wilson(right: float, n: float, z: float = 1.96) -> tuple[float, float]:
     p = right / n
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return float(middle - half), float(middle + half)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def paired(only: int, other: int) -> float:
+    """How often chance alone makes two labellers differ so much that are equally good: McNemar's exact test, two-sided. `only`
+    rows are labelled right by the one alone, `other` rows by the other alone."""
+    n, few = only + other, min(only, other)
+    tail = sum(math.exp(_ways(n, i) - n * math.log(2)) for i in range(few + 1))
+    return min(2 * tail, 1.0)
+
+
+def unpaired(right: int, other: int, n: int) -> float:
+    """The same where only two counts are known, both of the same n rows: Fisher's exact test, two-sided. Two labellers that find
+    mostly the same rows differ by chance less than it allows for, so it is rather too careful."""
+    both, low = right + other, max(0, right + other - n)
+    chances = [math.exp(_ways(n, i) + _ways(n, both - i) - _ways(2 * n, both)) for i in range(low, min(n, both) + 1)]
+    return min(sum(chance for chance in chances if chance <= chances[right - low] * (1 + 1e-7)), 1.0)
+
+
+def _ways(n: int, k: int) -> float:
+    """The logarithm of n over k."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -37,6 +59,8 @@ def expected_accuracy(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any] | N
     out = dict(
         accuracy=float(total["right"] / n), low=low, high=high, alone=float(total["alone"] / n), n=int(n), calibration=table
     )
+    if noise:
+        out["noise"] = noise
     if all("sure" in e for e in known):
         sure = np.sum([e["sure"] for e in known], axis=0)
         there = rows > 0
@@ -60,7 +84,15 @@ def of_given(expected: dict[str, Any] | None, parties: Sequence[Any]) -> dict[st
     n, right = (np.array([table[i][key] for i in there], float) for key in ("n", "right"))
     accuracy, worth = float(weight @ (right / n)), float(1 / (weight**2 / n).sum())
     low, high = wilson(accuracy * worth, worth)
-    return dict(expected, given=dict(accuracy=accuracy, low=low, high=high, n=int(n[weight > 0].sum())))
+    return dict(expected, given=dict(accuracy=accuracy, low=low, high=high, n=int(n[weight > 0].sum()), worth=worth))
+
+
+def counted(given: Mapping[str, Any]) -> str:
+    """By how many hidden labels the labels given are judged. Their interval is wider than that of so many labels if few of them
+    are as sure as most new labels are."""
+    n, worth = given["n"], round(given.get("worth", given["n"]))
+    told = f"by {many(n, 'hidden label')} about as sure"
+    return told if worth >= n else f"{told}, which count as {worth} because few of them are as sure as most new labels"
 
 
 def _several(group: Mapping[str, Any]) -> bool:
@@ -109,11 +141,13 @@ def verdict(v: Mapping[str, Any] | None) -> str:
     more = v["right"] - v["own"]
     if v["own_kept"]:
         return "worse"
-    if more >= 3 and more > 2 * v["apart"] ** 0.5:
+    if more > 0 and paired((v["apart"] + more) // 2, (v["apart"] - more) // 2) < CHANCE:
         return "better"
-    return "not different" if v["n"] >= 10 else "too few labels"
+    return "not different" if v["n"] >= ENOUGH else "too few labels"
 
 
+CHANCE = 0.05  # what chance makes more rarely is told as a difference
+ENOUGH = 10  # hidden labels from which no clear difference says that there is hardly one
 SAID = {
     "no labels of its own": "cannot be checked at the party, which has no labels of its own: rely on the accuracy over all",
     "no model of its own": "cannot be compared: the party's labels are all of one class, so it has no model of its own",
@@ -148,15 +182,22 @@ def verdict_lines(parties: Sequence[tuple[str, Mapping[str, Any] | None]]) -> li
 
 def verdict_of_all(e: Mapping[str, Any] | None) -> list[str]:
     """One verdict over all parties, where a method (xclp) opens no more than how many hidden labels were recovered by them
-    together and by each alone. Their difference has to be beyond what chance makes of two shares that are measured apart."""
+    together and by each alone. Noise in these counts (`--dp`) is taken from their difference first."""
     if not e:
         return []
-    beyond = 2**0.5 * (e["high"] - e["low"]) / 2
-    more = e["accuracy"] - e["alone"]
-    said = "better than" if more > beyond else "worse than" if more < -beyond else "not different beyond chance from"
-    together, alone = round(e["accuracy"] * e["n"]), round(e["alone"] * e["n"])
-    return [f"All parties: together {said} each party alone. Of {e['n']} labels that were hidden, {together} were recovered "
-            f"together ({percent(e['accuracy'])}) and {alone} by each party alone ({percent(e['alone'])})."]  # fmt: skip
+    n, together, alone = e["n"], round(e["accuracy"] * e["n"]), round(e["alone"] * e["n"])
+    noise = math.ceil(2**0.5 * e.get("noise", 0.0) * n)
+    more = max(abs(together - alone) - noise, 0)
+    best = max(together, alone)
+    if more and unpaired(best, best - more, n) < CHANCE:
+        said = f"together {'better' if together > alone else 'worse'} than each party alone"
+    elif n < ENOUGH:
+        said = "too few known labels were hidden to say whether together is better than each party alone"
+    else:
+        said = "together not different beyond chance from each party alone"
+    return [f"All parties: {said}. Of {many(n, 'label that was', 'labels that were')} hidden, {together} "
+            f"{'was' if together == 1 else 'were'} recovered together ({percent(e['accuracy'])}) and {alone} by each party alone "
+            f"({percent(e['alone'])})."]  # fmt: skip
 
 
 BY = dict(alone="each party alone", nearest="nearest own labelled row", model="the model itself")  # heads: names of methods
@@ -172,3 +213,17 @@ def beside(rights: Mapping[str, float | None], parties: Sequence[Mapping[str, fl
         each = [share for share in (party.get(name) for party in parties) if share is not None]
         lines.append((BY.get(name, name), [right, min(each, default=None), max(each, default=None)]))
     return lines
+
+
+def beaten_by(rights: Mapping[str, float | None], differ: Mapping[str, Sequence[int]]) -> list[str]:
+    """A sentence on the baselines that labelled more rows right than the job, and one on those that may have done so by chance.
+    `differ` counts by baseline the rows that only the job and that only the baseline labelled right."""
+    lines = []
+    for told, beyond in (("by more than chance explains", True), ("which may be chance", False)):
+        names = [name for name, (job, other) in differ.items() if other > job and (paired(job, other) < CHANCE) == beyond]
+        names.sort(key=lambda name: -(rights[name] or 0.0))
+        if names:
+            who = listed([f"{BY.get(name, name)} ({percent(rights[name])})" for name in names])
+            labels = "labels" if len(names) == 1 else "label"
+            lines.append(f"{who} {labels} more of these rows right than the job ({percent(rights['together'])}), {told}.")
+    return [line[0].upper() + line[1:] if line.startswith(tuple(BY.values())) else line for line in lines]

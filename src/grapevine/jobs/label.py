@@ -26,7 +26,7 @@ from grapevine.jobs.disclosure import plan
 from grapevine.jobs.expected import by_class, expected_accuracy, of_given
 from grapevine.jobs.folder import Page, check_names, require_new, sent, whole_numbers
 from grapevine.jobs.heads import Heads, heads_of
-from grapevine.jobs.label_notes import aimed, never, silent, unmeasured, unreached
+from grapevine.jobs.label_notes import judged, silent, strangers, unmeasured, unreached
 from grapevine.jobs.label_party import order, party_labels, without_labels
 from grapevine.jobs.label_result import LabelResult, PartyLabels
 from grapevine.jobs.process import Progress, run_once
@@ -131,7 +131,7 @@ def check(parties: Sequence[Party], method: Label | Chorus) -> list[str]:
         notes.append(few + ".")
     n, most = sum(len(party.x) for party in parties) // method.groups, max(method.xclp.candidates)
     if method.xclp.spread.name == "paper":
-        notes.append("spread=paper is for comparison: any party can work out most of the others' labels from what it is sent.")
+        notes.append("with spread=paper, which is for comparison, any party can work out most of the others' labels.")
     if most >= n:
         notes.append(f"each row would have {most} neighbours, but there are only {n - 1} other rows: all are neighbours.")
     return notes
@@ -204,11 +204,12 @@ def run(parties: Sequence[Party], s: LabelSettings, progress: Progress | None = 
     reached = [party for party in found if party.name not in lost]
     expected = of_given(expected_accuracy(groups), reached)
     heads = _heads(ran.clients, groups)
-    notes += silent(heads) + unreached(found, lost) + never(recall, reached, s) + aimed(reached, s.target, expected)
-    notes += unmeasured(parties, s.baselines and not lost)
+    remarks, more_notes = judged(reached, recall, expected, s)
+    notes += silent(heads) + unreached(found, lost) + more_notes
+    notes += strangers(found, classes) + unmeasured(parties, found, s.baselines and not lost)
     return LabelResult(
         found, tuple(classes), expected, lost, notes, seconds, messages=_in_order(messages, ran.disclosure),
-        settings=s, about=_about(first, method) | nodes, recall=recall, heads=heads,
+        settings=s, about=_about(first, method) | nodes, recall=recall, heads=heads, remarks=remarks,
         graph=_graph(groups[0], ran.clients, parties), **sent(messages),
     )  # fmt: skip
 
@@ -222,15 +223,16 @@ def at_party(party: Party, client: Client, s: LabelSettings, disclosure: list[di
     recall = by_class([group], [names])
     expected = of_given(expected_accuracy([group]), [found])
     heads = heads_of(client)
-    notes = silent(heads) + unreached([found]) + never(recall, [found], s) + aimed([found], s.target, expected)
     _count_new(recall, [found])
+    remarks, notes = judged([found], recall, expected, s)
+    notes = silent(heads) + unreached([found]) + notes + strangers([found], classes)
     by_step = {step: [line for line in disclosure if line["step"] == step] for step in {line["step"]: 0 for line in disclosure}}
     messages = [dict(step=step, direction="up", bytes=sum(line["bytes"] for line in lines), messages=len({line["time"] for line
                      in lines})) for step, lines in by_step.items()]  # fmt: skip
     times = sorted(datetime.fromisoformat(line["time"]) for line in disclosure)
     return LabelResult(
         [found], tuple(classes), expected, [], notes, (times[-1] - times[0]).total_seconds() if times else 0.0,
-        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads,
+        sum(line["bytes"] for line in disclosure), None, messages, s, _about(client, method), recall, heads, remarks=remarks,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from grapevine.jobs.reading import Party
 from grapevine.jobs.settings import LabelSettings
 
 FEW_OF_CLASS = 15  # labels of a class: with fewer, they are why no row gets it
+FEW_UNFOUND = 5  # hidden labels of a class: that none of fewer is recovered says little
 ENOUGH = 200  # hidden labels: fewer say little of a high target, unless even their interval is above it
 
 
@@ -28,14 +29,43 @@ def unreached(found: Sequence[PartyLabels], lost: Sequence[str] = ()) -> list[st
     far = sum(int(np.sum(p.abstained & ~p.proba.any(1))) for p in found if p.name not in lost) - blank
     if far > 0:
         notes.append(f"{_rows(far)} reached by no label: no path of neighbours leads there; more --neighbours may help.")
-    return notes + [f"{name} lost its connection and has no labels." for name in lost]
+    return notes + [f"the connection to {name} was lost, so it has no labels." for name in lost]
 
 
-def unmeasured(parties: Sequence[Party], baselines: bool) -> list[str]:
+def unmeasured(parties: Sequence[Party], found: Sequence[PartyLabels], baselines: bool) -> list[str]:
     """Where the baselines' labels are if nobody knows how many of them are right."""
-    if not baselines or any(party.truth for party in parties):
+    if not baselines or any(party.measured for party in found):
         return []
-    return ["no truth was given, so how good the baselines are is not known; their labels are in baselines.csv."]
+    if not any(party.truth for party in parties):
+        return ["no truth was given, so how good the baselines are is not known; their labels are in baselines.csv."]
+    return ["no new label has a known truth, so the baselines cannot be compared; their labels are in baselines.csv."]
+
+
+def strangers(found: Sequence[PartyLabels], classes: Sequence[str]) -> list[str]:
+    """True labels that no label of the job can match."""
+    odd: Counter[str] = Counter()
+    for party in found:
+        odd.update({name: n for name, (n, _) in party.recalled.items() if name not in classes})
+    if not odd:
+        return []
+    named = some([f"'{name}' ({many(n, 'row')})" for name, n in odd.most_common()])
+    what = "is not a class" if len(odd) == 1 else "are not classes"
+    return [f"true labels that {what} of this job count as wrong: {named}."]
+
+
+def unfound(recall: Mapping[str, Mapping[str, float]], found: Sequence[PartyLabels], s: LabelSettings) -> list[str]:
+    """Classes of which no hidden label was recovered. Where rows get labels but none gets the class, `never` has said so; and
+    randomised labels are counted back too roughly."""
+    new, kept = (sum(p.counts[name] for p in found) for name in ("new", "abstained"))
+    if s.dp_labels or not new + kept:
+        return []
+    lost = {name: round(line["n"]) for name, line in recall.items()
+            if line["n"] >= FEW_UNFOUND and not round(line["found"]) and (round(line["given"]) or not new)}  # fmt: skip
+    if len(lost) == 1:
+        ((name, n),) = lost.items()
+        return [f"none of the {n} hidden labels of the class '{name}' was recovered, so its rows are taken for other classes."]
+    named = some([f"'{name}' (0 of {n})" for name, n in lost.items()])
+    return [f"no hidden label of {len(lost)} classes was recovered, so their rows are taken for others: {named}."] if lost else []
 
 
 def silent(heads: Heads | None) -> list[str]:
@@ -89,6 +119,13 @@ def _why_never(why: str, names: Sequence[str], recall: Mapping[str, Mapping[str,
                 unlike="no row without a label is most like one of them")  # fmt: skip
     quoted = [f"'{name}'" for name in names]
     return f"no row gets {len(names)} of {len(recall)} classes ({some(quoted)}): {told[why]}."
+
+
+def judged(found: Sequence[PartyLabels], recall: Mapping[str, Mapping[str, float]], expected: Mapping[str, Any] | None,
+           s: LabelSettings) -> tuple[list[str], list[str]]:  # fmt: skip
+    """What hidden labels say of the labels given: remarks, which warn of nothing, and notes."""
+    aim = aimed(found, s.target, expected)
+    return aim[:1], never(recall, found, s) + unfound(recall, found, s) + aim[1:]
 
 
 def aimed(found: Sequence[PartyLabels], target: float | None, expected: Mapping[str, Any] | None) -> list[str]:

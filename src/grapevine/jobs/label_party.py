@@ -42,7 +42,7 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
     columns = np.zeros((len(labels), len(classes)))
     columns[:, [classes.index(name) for name in names]] = proba
     alone = result["alone"] if isinstance(method, Chorus) else method.alone(client, result["candidate"])[0]
-    by: dict[str, list] = {"alone": [None if c < 0 else names[c] for c in alone[back]]}
+    by: dict[str, list] = {"alone": _alone([None if c < 0 else names[c] for c in alone[back]], party)}
     by |= {name: [values[i] for i in back] for name, values in (others or {}).items()}
     by |= {"model": party.model} if party.model else {}
     return PartyLabels(
@@ -50,6 +50,11 @@ def party_labels(party: Party, client: Client, method: Label | Chorus, abstain: 
         int(result["blank"].sum()), others=by, disclosure=disclosure, least=float(least),
         verdict=result.get("verdict") if len(names) > 1 else None, ledger=ledger, **_measured(party, labels, by),
     )  # fmt: skip
+
+
+def _alone(labels: list[str | None], party: Party) -> list[str | None]:
+    """What a party says without the others: where all its labels are of one class, it knows no other."""
+    return labels if any(labels) or len(party.classes) != 1 else [party.classes[0]] * len(labels)
 
 
 def order(client: Client) -> np.ndarray:
@@ -84,12 +89,18 @@ def _measured(party: Party, labels: Sequence[str | None], others: dict[str, list
     rows = [i for i, (given, new, true) in enumerate(zip(party.labels, labels, truth))
             if given is None and new is not None and true is not None]  # fmt: skip
 
+    def hits(values: Sequence[str | None]) -> np.ndarray:
+        return np.array([values[i] == truth[i] for i in rows], bool)
+
     def share(values: Sequence[str | None]) -> float | None:
-        return sum(values[i] == truth[i] for i in rows) / len(rows) if rows else None
+        return float(hits(values).mean()) if rows and any(value is not None for value in values) else None
+
+    job, own = hits(labels), {name: hits(values) for name, values in others.items()}
+    differ = {name: (int((job & ~other).sum()), int((other & ~job).sum())) for name, other in own.items() if rows}
 
     by_class: dict[str, tuple[int, int]] = {}
     for i in rows:
         n, right = by_class.get(str(truth[i]), (0, 0))
         by_class[str(truth[i])] = n + 1, right + (labels[i] == truth[i])
-    return dict(accuracy=share(labels), measured=len(rows), recalled=by_class,
+    return dict(accuracy=share(labels), measured=len(rows), recalled=by_class, differ=differ,
                 other_accuracy={name: share(values) for name, values in others.items()})  # fmt: skip

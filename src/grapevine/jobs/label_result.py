@@ -46,6 +46,7 @@ class PartyLabels:
     others: dict[str, Any] = field(default_factory=dict)  # labels by baseline: alone, nearest, fedncm, …, model
     other_accuracy: dict[str, float | None] = field(default_factory=dict)
     recalled: dict[str, tuple[int, int]] = field(default_factory=dict)  # by true class: rows measured, labelled right
+    differ: dict[str, tuple[int, int]] = field(default_factory=dict)  # by baseline: rows that only the job, only it has right
     disclosure: list[dict] = field(default_factory=list)
     least: float = 0.0  # the probability below which a row abstains
     verdict: dict[str, Any] | None = None  # of chorus: its own hidden labels, found together and by its own model
@@ -88,6 +89,7 @@ class LabelResult(Parties[PartyLabels]):
     recall: dict[str, dict[str, float]] = field(default_factory=dict)  # of chorus: hidden labels by class
     heads: Heads | None = None  # of chorus: what labels later rows
     graph: dict[str, np.ndarray] | None = None
+    remarks: list[str] = field(default_factory=list)  # what is no warning: how many labels a target leaves
 
     @property
     def accuracy(self) -> float | None:
@@ -109,9 +111,17 @@ class LabelResult(Parties[PartyLabels]):
 
     @property
     def other_accuracy(self) -> dict[str, float | None]:
-        """Of each baseline, on the same rows."""
+        """Of each baseline, on the same rows. A party that cannot train alone labels none of its rows right."""
         names = dict.fromkeys(name for p in self.parties for name in p.other_accuracy)
-        return {name: _mean([(p.other_accuracy.get(name), p.measured) for p in self.parties]) for name in names}
+        rows = {name: [(p.other_accuracy.get(name), p.measured) for p in self.parties] for name in names}
+        return {name: _mean([(0.0 if right is None and n else right, n) for right, n in each]) for name, each in rows.items()}
+
+    @property
+    def differ(self) -> dict[str, tuple[int, int]]:
+        """For each baseline the rows that only the job and that only the baseline labelled right."""
+        each = [(name, counts) for p in self.parties for name, counts in p.differ.items()]
+        names = dict.fromkeys(name for name, _ in each)
+        return {name: tuple(map(sum, zip(*(counts for other, counts in each if other == name)))) for name in names}  # type: ignore[misc]
 
     def __repr__(self) -> str:
         measured = {} if self.accuracy is None else dict(right="")
@@ -163,7 +173,8 @@ def summary_json(result: LabelResult, command: str = "") -> dict[str, Any]:
     return dict(
         job="label", method=s.method, settings=s.agreed(), chosen=result.about, data=dict(classes=classes), classes=classes,
         seed=s.seed, rounds=1, accuracy=result.accuracy, balanced_accuracy=result.balanced_accuracy,
-        alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy, expected=result.expected,
+        alone_accuracy=result.alone_accuracy, other_accuracy=result.other_accuracy, differ=result.differ,
+        expected=result.expected, remarks=result.remarks,
         recall=result.recall, two=sensitivity(result.recall), per_client=per_client,
         parties=[dict(line, name=p.name, rows=len(p.ids), **_drawn(p, classes)) for p, line in zip(result, per_client)],
         lost=result.lost, warnings=result.warnings, bytes_up=result.bytes_up, bytes_down=result.bytes_down,
@@ -181,9 +192,9 @@ def _numbers(p: PartyLabels) -> dict[str, Any]:
 
 def _drawn(p: PartyLabels, classes: Sequence[str]) -> dict[str, Any]:
     """What the report draws of a party."""
-    names, unsure = [str(label) for label in cells(p.labels)], p.confidence[~p.known]
+    names, new = [str(label) for label in cells(p.labels)], p.confidence[~p.known & ~p.abstained]
     return dict(classes={name: names.count(name) for name in classes},
-                confidence_histogram=np.histogram(unsure, HISTOGRAM, (0, 1))[0].tolist())  # fmt: skip
+                confidence_histogram=np.histogram(new, HISTOGRAM, (0, 1))[0].tolist())  # fmt: skip
 
 
 def _steps(result: LabelResult) -> list[dict[str, Any]]:

@@ -313,6 +313,7 @@ def _listed(path: str) -> bool:
 def _read_folder(s: LabelSettings | CleanSettings, path: str, name: str, size: int | None, server: bool) -> Party:
     """Images: folders of classes, or a labels.csv in which `label` and `truth` name columns."""
     truth = None if server else s.truth
+    Columns(label=s.label or "label", truth=truth)  # which refuses one column for both
     other = [column for column in (s.label if _listed(path) else None, truth) if column and column != "label"]
     found = read_images(path, size, other)
     labels = list(found.other.get(s.label or "", found.labels))

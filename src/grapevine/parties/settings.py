@@ -48,7 +48,7 @@ class HostSettings(Settings):
     scale: str | None = param(
         None, "", "label, clean: standard or none [standard]; train: own or none [own].", choices=("standard", "own", "none")
     )
-    seed: int | None = param(None, "", "Only with --reproducible.", kind=int, least=-(2**63), most=2**63 - 1)
+    seed: int | None = param(None, "", "Only with --reproducible.", kind=int, least=0, most=2**63 - 1)
     reproducible: bool = param(False, "", "Make the run repeatable. The hyperplanes are then not secret.")
 
 

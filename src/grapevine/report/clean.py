@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.words import count, duration, many, percent
+from grapevine.core.words import count, duration, many, percent, sentence
 from grapevine.jobs.clean_result import AFTER, BEFORE, BINS, LEAST_LOSS, MOST_LOSS, MOST_NINES, findings
 from grapevine.report import sent
 from grapevine.report.charts.kinds import bars, heat
@@ -79,7 +79,8 @@ def _head(summary: dict, counts: dict[str, dict[str, int]]) -> dict[str, Any]:
     tiles |= {"right before": percent(before), "right after": percent(after), "time": duration(summary["seconds"])}
     lost = [f"Not cleaned: {', '.join(summary['lost'])}."] if summary.get("lost") else []
     tiles = {name: value for name, value in tiles.items() if value != "—"}
-    return dict(heading=heading, about=told, tiles=tiles, notices=[*summary["warnings"], *lost])
+    notices = [*(sentence(note, counts) for note in summary["warnings"]), *lost]
+    return dict(heading=heading, about=told, tiles=tiles, notices=notices)
 
 
 def _parties(counts: dict[str, dict[str, int]]) -> list[Part]:

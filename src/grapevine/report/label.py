@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.expected import beside, verdict, verdict_lines, verdict_of_all, wilson
+from grapevine.core.words import count, duration, many, percent, sentence, size
+from grapevine.jobs.expected import beaten_by, beside, counted, verdict, verdict_lines, verdict_of_all, wilson
 from grapevine.report.charts.kinds import Axis, bars, columns, heat, histogram, scatter
 from grapevine.report.page import Page, files_of
 from grapevine.report.parts import MOST_CLASSES, MOST_CLIENTS, Card, Cell, Chart, Command, Part, Settings, Table
@@ -29,7 +29,7 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         sent = summary.get("bytes_by_step") or read_lines(Path(folder) / "messages.jsonl")
         names = parties[0]["name"] if len(parties) == 1 else many(len(parties or summary.get("labelled", [])), "party", "parties")
         note, protocol = summary.get("seed_note", ""), summary.get("protocol", summary["settings"].get("secure", ""))
-        told = dict(summary["settings"], protocol=protocol, seed=note or summary.get("seed"), version=summary["version"])
+        told = dict(_acting(summary), version=summary["version"])
         again: list[Part] = [Command(summary["command"])] if summary.get("command") else []
         sections = [
             ("Parties", _parties(parties, summary["expected"], summary.get("method", ""))),
@@ -48,36 +48,64 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
         )  # fmt: skip
 
 
+def _acting(summary: dict) -> dict[str, Any]:
+    """The settings that have an effect on this job."""
+    settings, chorus = summary["settings"], summary.get("method", summary["settings"].get("method")) == "chorus"
+    idle = {"preset"} if chorus else {"smooth", "landmarks", "dp_labels"}
+    idle |= set() if settings.get("dp") else {"delta"}
+    seed = dict(seed=summary["seed"]) if summary.get("seed") is not None else {}
+    return {name: value for name, value in settings.items() if name not in idle} | seed
+
+
 def _head(parties: list[dict], summary: dict, sent: list[dict]) -> dict[str, Any]:
     rows, given, abstained = (sum(party[key] for party in parties) for key in ("rows", "labelled", "abstained"))
-    new = sum(map(_new, parties))
-    expected = summary["expected"]
-    together, alone = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy")
-    what, word = "How many of them are right is not known", "right"
-    if parties and not new:
-        what, together = "There are no new labels" + (f": {_hid(expected)}" if expected else ""), None
-        alone = expected["alone"] if expected else None
-    elif together is not None:
-        what = f"Of the new labels, {percent(together)} are right"
-    elif expected:
+    new, expected = sum(map(_new, parties)), summary["expected"]
+    together, alone, word = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy"), "right"
+    if together is None and expected:
         of = expected.get("given", expected)
         together, alone, word = of["accuracy"], expected["alone"], f"expected right ({of['low']:.0%} to {of['high']:.0%})"
-        what = f"About {percent(together)} of the new labels are expected to be right"
-        what += f" ({_interval(of)}); if no row abstained, {percent(expected['accuracy'])}" if "given" in expected else ""
-        what += f": {_hid(expected)}"
-    what += f"; each party alone would reach {percent(alone)}." if alone is not None else "."
-    what += f" {count(abstained)} rows were left without a label." if abstained else ""
+    together = None if parties and not new else together
     tiles = {"rows": count(rows), "came labelled": count(given), "new labels": count(new), "left without": count(abstained)}
     heading = f"{count(new)} rows got a label from the {count(given)} that had one, without moving any row."
-    if parties and given == rows:
-        heading = "Every row came with a label."
+    if parties and not new:
+        unlabelled = many(abstained, "row stays", "rows stay")
+        heading = "Every row came with a label." if given == rows else f"No row got a new label: {unlabelled} without one."
     if not parties:
         tiles, heading = {}, f"{', '.join(summary['labelled'])} have labels for their rows, and only they know them."
     tiles |= {word: percent(together)} if together is not None else {}
     tiles |= {"right, each alone": percent(alone)} if alone is not None else {}
     tiles |= {"sent in all": size(sum(line["bytes"] for line in sent)), "time": duration(summary["seconds"])}
     lost = [f"Without labels: {', '.join(summary['lost'])}."] if summary.get("lost") else []
-    return dict(heading=heading, about=what, tiles=tiles, notices=[*summary.get("warnings", []), *lost])
+    about = " ".join([_told(parties, expected, new, abstained), *map(sentence, summary.get("remarks", []))])
+    return dict(heading=heading, about=about, tiles=tiles, notices=[*map(sentence, summary.get("warnings", [])), *lost])
+
+
+def _told(parties: list[dict], expected: dict | None, new: int, abstained: int) -> str:
+    """How many of the new labels are right, or expected to be."""
+    together, alone = _overall(parties, "accuracy"), _overall(parties, "alone_accuracy")
+    told = "How many of them are right is not known."
+    if parties and not new:
+        told = "There are no new labels" + (f": {_hid(expected)}." if expected else ".")
+        if abstained and expected:
+            told = f"If no row abstained, about {percent(expected['accuracy'])} of the labels would be right: {_hid(expected)}."
+    elif together is not None:
+        told = f"Of the new labels, {percent(together)} are right"
+        told += f"; each party alone would reach {percent(alone)}." if alone is not None else "."
+        told += f" Without the truth, about {_expected(expected)}." if expected else ""
+    elif expected:
+        told = f"About {_expected(expected)}"
+    if together is None and expected:
+        told = f"{told.removesuffix('.')}; each party alone would reach {percent(expected['alone'])}."
+    return told + (f" {count(abstained)} rows were left without a label." if abstained and new else "")
+
+
+def _expected(expected: dict) -> str:
+    """What share of the new labels is expected to be right, and of all if no row abstained."""
+    told = f"{percent(expected.get('given', expected)['accuracy'])} of the new labels are expected to be right"
+    if "given" in expected:
+        of = expected["given"]
+        told += f" ({_interval(of)}, {counted(of)}); if no row abstained, {percent(expected['accuracy'])}"
+    return f"{told}: {_hid(expected)}"
 
 
 def _hid(expected: dict) -> str:
@@ -90,8 +118,8 @@ def _interval(of: dict) -> str:
 
 
 def _overall(parties: list[dict], key: str) -> float | None:
-    """The mean over parties where it is known, weighted by their new labels."""
-    known = [(party[key], _new(party)) for party in parties if party[key] is not None]
+    """The mean over parties with a truth, weighted by their new labels. One that cannot train alone has none of them right."""
+    known = [(party[key] or 0.0, _new(party)) for party in parties if party["accuracy"] is not None]
     total = sum(n for _, n in known)
     return sum(value * n for value, n in known) / total if total else None
 
@@ -120,12 +148,13 @@ def _parties(parties: list[dict], expected: dict | None, method: str) -> list[Pa
         heads += ["hidden labels recovered", "by its own model", "beside its own model"]
         rows = [[*row, *_judged(v)] for row, v in zip(rows, judged)]
     note = []
-    if expected and not rights and any(map(_new, parties)):
-        note = [f"No truth was given: {_sure(expected.get('given', expected))} is expected over all parties."]
+    if expected and any(map(_new, parties)):
+        why = "Without the truth" if rights else "No truth was given"
+        note = [f"{why}: {_sure(expected.get('given', expected))} is expected over all parties."]
     words = verdict_lines([(p["name"], p["verdict"]) for p in parties if p.get("verdict") is not None])
     verdicts = [Card("Are the labels better than each party's own model's?", words)] if words else []
     if not words and method == "xclp" and expected:
-        verdicts = [Card("Are the labels better than each party's alone?", verdict_of_all(expected))]
+        verdicts = [Card("Are the labels better than those each party finds alone?", verdict_of_all(expected))]
     return [*verdicts, Card("", [Table(heads, rows), *note])]
 
 
@@ -191,8 +220,10 @@ def _baselines(parties: list[dict], summary: dict) -> list[Part]:
     table = Table(["labelled by", "right", "worst party", "best party"], [[name, *map(percent, s)] for name, s in lines])
     note = "What share of the new labels is right, and of labels that others give to the same rows. fedncm, fed3r, fedcgs, "
     note += "fedcof and gh-ofl are one-shot heads on all parties' labelled rows."
-    return [bars("Baselines", [name for name, _ in lines], {"right": [s[0] for _, s in lines]}, "labelled by", percent, most=1.0,
-                 note=note, numbers=[table])]  # fmt: skip
+    drawn = bars("Baselines", [name for name, _ in lines], {"right": [s[0] for _, s in lines]}, "labelled by", percent, most=1.0,
+                 note=note, numbers=[table])  # fmt: skip
+    rights = {"together": summary.get("accuracy"), **summary.get("other_accuracy", {})}
+    return [*beaten_by(rights, summary.get("differ", {})), drawn]
 
 
 def _calibration(expected: dict | None) -> list[Chart]:
@@ -259,7 +290,8 @@ def _graph(parties: list[dict], summary: dict) -> list[Part]:
     groups = [parties[p]["name"] if isinstance(p, int) else str(p) for p in graph["party"]]
     points = list(zip(graph["x"], graph["y"], kinds, groups))
     note = f"A sample of {count(len(points))} rows; neighbours in the graph lie together. "
-    return [scatter("Graph of the rows", points, classes, note=note + "Choose a class or a party to see it alone.")]
+    note += "Choose a class or a party to see it alone."
+    return [scatter("Graph of the rows", points, classes, note=note, quiet="no label")]
 
 
 def _left(sent: list[dict], parties: int) -> list[Part]:

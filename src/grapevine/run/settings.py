@@ -37,7 +37,7 @@ class RunSettings(Settings):
     )
     delta: float = param(1e-6, "δ", "The δ of differential privacy, with --dp.", above=0, below=0.1)
     clip: float = param(1.0, "C", "The gradient of a row is clipped to this length, with --dp.", above=0, most=1000)
-    seed: int = param(0, "", "The seed of everything random.", least=-(2**63), most=2**63 - 1, local=True)
+    seed: int = param(0, "", "The seed of everything random.", least=0, most=2**63 - 1, local=True)
     latent: int = param(
         1,
         "",

@@ -392,11 +392,12 @@ def _brief(value: float) -> str:
 
 def scatter(
     title: str, points: Sequence[tuple[float, float, str, str]], order: Sequence[str], groups: str = "Party", *,
-    centroids: bool = False, menus: bool = True, **about: Any,
+    centroids: bool = False, menus: bool = True, quiet: str = "", **about: Any,
 ) -> Chart:  # fmt: skip
     """Points (x, y, kind, group). The colour tells the kind, by its place in `order`; two menus choose a kind and a group.
 
-    `centroids` marks the mean of every kind with a large dot; without `menus` the chart has only the key.
+    `centroids` marks the mean of every kind with a large dot; without `menus` the chart has only the key. The `quiet` kind is
+    small and grey, below the others.
     """
     number = {kind: i for i, kind in enumerate(order)}
     across, down, kinds, others = zip(*points)
@@ -404,14 +405,17 @@ def scatter(
     places: dict[str, list[tuple[float, float]]] = {kind: [] for kind in order if kind in kinds}
     for x, y, kind, group in zip(_within(across, 2, 98), _within(down, 388, 12), kinds, others):
         places[kind].append((x, y))
-        marks.append(Group([_symbol(number[kind], x, y)], f"{kind}\n{group}", data=dict(kind=kind, group=group)))
+        dot = Dot(x, y, 2.4, "quiet") if kind == quiet else _symbol(number[kind], x, y)
+        marks.append(Group([dot], f"{kind}\n{group}", data=dict(kind=kind, group=group)))
+    marks.sort(key=lambda mark: isinstance(mark, Group) and mark.data["kind"] != quiet)
     for kind, some in places.items() if centroids else ():
         x, y = (sum(values) / len(some) for values in zip(*some))
         dot, tip = Dot(x, y, 7, "centre", number[kind]), f"{kind}\ncentre of {len(some)} rows"
         marks.append(Group([dot], tip, data=dict(kind=kind)))
     chosen = dict(kind=("Class", list(places)), group=(groups, sorted(set(others)))) if menus else None
     table = Table(["class", "points drawn"], [[kind, len(some)] for kind, some in places.items()])
-    key = [Key(short(kind, 20), number[kind], _symbol(number[kind])) for kind in places]
+    key = [Key(short(kind, 20), number[kind], Dot(0, 0, 2.4, "quiet") if kind == quiet else _symbol(number[kind]))
+           for kind in places]  # fmt: skip
     return Chart(title, Drawing(marks, 400), [table], key=key, legend="key", menus=chosen, **about)
 
 

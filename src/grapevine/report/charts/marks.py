@@ -43,7 +43,7 @@ class Look:
 
 LOOKS = dict(
     fill=Look(OWN), band=Look(OWN, opacity=0.13), cell=Look("heat"), none=Look("edge", opacity=0.4),
-    point=Look(OWN, "panel", 0.6), ring=Look("panel", OWN, 2), centre=Look(OWN, "ink", 1.6),
+    point=Look(OWN, "panel", 0.6), quiet=Look("soft", opacity=0.35), ring=Look("panel", OWN, 2), centre=Look(OWN, "ink", 1.6),
     grid=Look(stroke="edge"), lead=Look(stroke=OWN), mark=Look(stroke="soft", dash=(3, 3)),
     cut=Look(stroke="warn", width=2, dash=(6, 4)), halo=Look(stroke="panel", width=5),  # below a cut, to see it on a bar
     line=Look(stroke=OWN, width=2.2), dashed=Look(stroke=OWN, width=2.2, dash=(7, 4)),
