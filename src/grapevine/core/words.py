@@ -47,9 +47,10 @@ def many(n: int, what: str, more: str = "") -> str:
     return f"{count(n)} {what if n == 1 else more or what + 's'}"
 
 
-def listed(names: Sequence[str], word: str = "and") -> str:
+def listed(names: Iterable[str], word: str = "and") -> str:
     """a; a and b; a, b and c."""
-    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    *rest, last = [*names] or [""]
+    return f" {word} ".join(filter(None, [", ".join(rest), last]))
 
 
 def sentence(words: str, names: Iterable[str] = ()) -> str:
@@ -62,11 +63,6 @@ def sentence(words: str, names: Iterable[str] = ()) -> str:
 def some(names: Sequence[str], most: int = 5) -> str:
     """The first of these names, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {count(len(names) - most)} more" if len(names) > most else "")
-
-
-def listed(names: Iterable[str]) -> str:
-    """a, b and c."""
-    return " and ".join(", ".join(names).rsplit(", ", 1))
 
 
 def duration(seconds: float) -> str:
