@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
+from grapevine.core.param import shown
 from grapevine.core.words import count, many, percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
@@ -42,7 +43,7 @@ def show_table(title: str, rows: Sequence[dict]) -> None:
     for name in rows[0] if rows else ():
         table.add_column(printable(name.replace("_", " ")), overflow="fold")
     for row in rows:
-        table.add_row(*("" if value is None else printable(str(value), 5000) for value in row.values()))
+        table.add_row(*("" if value is None else printable(shown(value), 5000) for value in row.values()))
     _show(table, title)
 
 
