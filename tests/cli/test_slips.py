@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from grapevine.cli.main import main
 from grapevine.core import with_settings
 from grapevine.core.errors import Mistake
-from grapevine.core.param import shown
 from grapevine.jobs.settings import CleanSettings, LabelSettings, read_budget, read_fields, read_vary
 from grapevine.learn.networks import build, names
 from grapevine.methods import find
@@ -82,6 +81,8 @@ def test_fields_and_choices_have_near_names(method, texts, sentence):
 
 
 def test_booleans_are_shown_as_they_are_typed():
+    from grapevine.core.param import shown
+
     assert [shown(value) for value in (True, False, 0.25, 3, "auto")] == ["true", "false", "0.25", "3", "auto"]
     with pytest.raises(Mistake, match="impute is perhaps, which is not true or false, as in false."):
         LabelSettings(impute="perhaps")
@@ -132,5 +133,3 @@ def test_flags_that_are_only_refused_are_not_in_the_help():
     assert "| `dp` |" not in page.split("## clean")[1].split("\n## ")[0]
     with pytest.raises(Mistake, match="clean has no --dp: the classifier comes to the party"):
         CleanSettings(dp=1.0)
-
-

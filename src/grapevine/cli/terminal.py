@@ -11,7 +11,7 @@ from rich.table import Table
 
 from grapevine.cli.bars import console
 from grapevine.core.param import shown
-from grapevine.core.words import count, many, percent, printable, size, some
+from grapevine.core.words import many, percent, printable, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -73,19 +73,20 @@ def minutes(plan: dict) -> str:
 
 
 def show_result(result: dict, history: list[dict], folder: Path) -> None:
-    from grapevine.jobs.train_words import clients_of, few_chose, job_labels, kept_for, rests_on
+    from grapevine.jobs.train_words import clients_of, few_chose, few_tested, job_labels, kept_for, rests_on
 
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
-    rests = rests_on(result)
+    rests, mb = rests_on(result), result["peak_memory_mb"]
+    memory = f"{mb:,.1f} MB of memory" if mb else "memory unknown"
     rows = {
         "test accuracy": f"{percent(result['accuracy'])} ({kept_for(result, history)}, round {result['best_round']})",
-        "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
+        "95 % interval": f"{rests.between}, from {many(rests.n, 'test row')}" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "clients": f"worst {percent(min(own))}, best {percent(max(own))}" if own else "",
         "pseudo-labels right": percent(result["pseudo_label_accuracy"]) if result["pseudo_label_accuracy"] is not None else "",
         "sent": f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down",
-        "time": f"{result['seconds']:.1f} s, {result['rounds']} rounds, {result['peak_memory_mb'] or '?'} MB",
+        "time": f"{result['seconds']:.1f} s, {many(result['rounds'], 'round')}, {memory}",
     }
     table = Table(show_header=False)
     for row in rows.items():
@@ -96,7 +97,7 @@ def show_result(result: dict, history: list[dict], folder: Path) -> None:
         *([f"Clients' accuracies: {(told := clients_of(result))[0].lower()}{told[1:]}"] if own else []),
         *job_labels(result["data"]),
     )
-    say_notes(few_chose(result.get("validation_rows")))
+    say_notes([*few_tested(rests), *few_chose(result.get("validation_rows"))])
     show_place(folder)
 
 
@@ -243,7 +244,7 @@ def show_clean_plan(plan: dict) -> None:
     ])  # fmt: skip
     parties = list(plan["parties"])
     say(f"Parties: {some(parties, MOST)}.", *plan["learns"])
-    weights = f"{plan['parameters']:,} weights, {plan['epochs']} epochs on {plan['rows']} rows"
+    weights = f"{plan['parameters']:,} weights, {many(plan['epochs'], 'epoch')} on {many(plan['rows'], 'row')}"
     say(f"Model {plan['model']}, {weights}: {minutes(plan)} here.")
     say_notes(plan["warnings"])
 

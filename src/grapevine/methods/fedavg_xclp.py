@@ -134,7 +134,7 @@ class XCLP(Method):
         if self.init == "pretrained" and not self.init_run:
             raise Mistake("xclp: init=pretrained needs init_run=FOLDER, the folder of a finished run with the same model.")
         if self.init_run and self.init != "pretrained":
-            raise Mistake(f"xclp: init_run={self.init_run} is used only with init=pretrained: set that too, or leave init_run out.")
+            raise Mistake(f"xclp: init_run={self.init_run} is used only with init=pretrained: set both or neither.")
         bases.check_features_dim(self, server)
         self.first_weights(server)
         bases.note_unused_labels(self, server)
