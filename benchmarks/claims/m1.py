@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import SEEDS, accuracies, arguments, beats, spread, verdict, write
+from common import FEW, accuracies, arguments, beats, spread, verdict, write
 from cut import FEDAVG, ROUNDS, SETS, WORDS, cut, kept, rate, remembered, train, with_server
 
 from grapevine.data.split import Part, Split
@@ -35,7 +35,7 @@ def truly(split: Split, out: Path) -> Split:
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    seeds, rounds, sizes = (range(1), 2, [(10, 20)]) if quick else (range(SEEDS), ROUNDS, SIZES)
+    seeds, rounds, sizes = (range(1), 2, [(10, 20)]) if quick else (range(FEW), ROUNDS, SIZES)
     numbers, outcomes, told = {}, [], []
     with kept(quick) as where:
         for (name, title), (clients, each) in itertools.product(SETS.items(), sizes):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from common import SEEDS, arguments, beats, sentence, spread, verdict, write
+from common import FEW, arguments, beats, sentence, spread, verdict, write
 from cut import FEDAVG, SETS, classifier, cut, kept, rate, remembered, train
 
 from grapevine.data.split import IRRELEVANT, Split
@@ -168,7 +168,7 @@ def own_needed(block: tuple[tuple[float, ...], ...]) -> float:
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    seeds, cells, server = (range(1), [Cell(10, 20, 20)], 500) if quick else (range(SEEDS), CELLS, 5000)
+    seeds, cells, server = (range(1), [Cell(10, 20, 20)], 500) if quick else (range(FEW), CELLS, 5000)
     numbers, outcomes, told = {}, [], []
     with kept(quick) as where:
         for name, other in zip(SETS, reversed(SETS)):

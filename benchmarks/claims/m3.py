@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from common import SEEDS, accuracies, arguments, beats, sentence, spread, verdict, write
+from common import FEW, accuracies, arguments, beats, sentence, spread, verdict, write
 from cut import FEDAVG, ROUNDS, SETS, WORDS, cut, kept, rate, remembered, train
 
 from grapevine.data.split import Split
@@ -21,7 +21,7 @@ WAYS = {"mended": ("mp-ssfl", {}), "removed": ("mp-ssfl", dict(mend=False)), "as
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    seeds, rounds, each, server, epochs = (range(1), 2, 20, 100, 2) if quick else (range(SEEDS), ROUNDS, 200, 500, 30)
+    seeds, rounds, each, server, epochs = (range(1), 2, 20, 100, 2) if quick else (range(FEW), ROUNDS, 200, 500, 30)
     numbers, outcomes, told = {}, [], []
     with kept(quick) as where:
         for name, title in SETS.items():

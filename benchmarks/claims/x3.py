@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from common import DATA, SEEDS, TRIAL_SEED, arguments, beats, sentence, spread, verdict, write
+from common import DATA, FEW, TRIAL_SEED, arguments, beats, sentence, spread, verdict, write
 from features import fedavg, propagated, rate
 from propagation import balanced, right
 from settings import RATES
@@ -38,7 +38,7 @@ def weighed(proba: np.ndarray, y: Tensor) -> np.ndarray:
 
 def main() -> None:
     quick = arguments(CLAIM).quick
-    rounds, seeds, few = (1, range(1), 300) if quick else (ROUNDS, range(SEEDS), None)
+    rounds, seeds, few = (1, range(1), 300) if quick else (ROUNDS, range(FEW), None)
     found, numbers, outcomes, told = data.load("derma", data_dir=DATA), {}, [], []
     classes, lr = len(found.classes), RATES[0]["lr"]
     if not quick:

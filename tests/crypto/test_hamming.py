@@ -1,123 +1,21 @@
 """SecureHamming: five protocols through their real steps, each handing the server the same H, and losses on the way."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
+from distances import MLWE, OT, PAILLIER, PLAIN, PSM, assert_distances, random_bits, run, slow, xor
 from uniformity import looks_uniform
 
-from grapevine.core import Method, Server, Transport, step, wire
+from grapevine.core import wire
 from grapevine.core.errors import Mistake
-from grapevine.core.rows import ClientData, Rows
 from grapevine.core.store import Memory
-from grapevine.crypto import hamming, mlwe, naor_pinkas, session
-from grapevine.crypto.secure import Group, SecureHamming, roles
-from grapevine.run.simulate import Fault, Simulation, StepError
+from grapevine.crypto import hamming, mlwe, naor_pinkas
+from grapevine.crypto.secure import roles
+from grapevine.run.simulate import Fault, StepError
 
-MLWE, PSM, PLAIN = hamming.Mlwe(), hamming.Psm(), hamming.Plain()
-PAILLIER, OT = hamming.Paillier(key_bits=2048), hamming.Ot()
 NAMES = {MLWE: "mlwe", PSM: "psm", PLAIN: "plain", PAILLIER: "paillier", OT: "ot"}
-slow = pytest.mark.slow
-
-
-@dataclass(frozen=True)
-class Distances(Method):
-    """Agreement, then H: what every method that uses SecureHamming does."""
-
-    name = "distances"
-    title = "H alone"
-    hamming: SecureHamming = field(default_factory=hamming.Plain)
-    length: int = 8
-    turn: int = 0  # of H
-    asked_for: tuple = (0, 0)  # the rounds of the two preludes
-
-    @step
-    def keys(self, client):
-        return dict(offer=session.offer(client, "s"), prelude=self.hamming.prelude(client, self.asked_for[0]))
-
-    @step
-    def meet(self, client, offers, preludes):
-        answer = session.meet(client, offers), self.hamming.answer_prelude(client, preludes, self.asked_for[1])
-        return dict(letters=answer[0], prelude=answer[1])
-
-    @step
-    def share(self, client, letters, preludes, counts):
-        session.learn_seed(client, letters)
-        bits = np.packbits(client.data.labelled.x.numpy(), axis=1)
-        group = Group({}, counts, self.length, self.turn, tuple(sorted(client.pinned)))
-        return dict(first=self.hamming.begin(client, bits, group, preludes))
-
-    def round(self, server, state):
-        ids = {id: id for id in server.clients}
-        hello = server.ask(self.keys)
-        told = dict(offers={n: r["offer"] for n, r in hello.items()}, preludes={n: r["prelude"] for n, r in hello.items()})
-        met = server.ask(self.meet, to=list(hello), **told)
-        counts = {name: state["counts"][name] for name in met}
-        letters = {n: dict(letters={k: met[k]["letters"][n] for k in met if k != n}) for n in met}
-        preludes = {n: r["prelude"] for n, r in met.items()}
-        shared = server.ask(self.share, each=letters, preludes=preludes, counts=counts)
-        group = Group(ids, counts, self.length, self.turn, tuple(server.clients))
-        present, blocks = self.hamming.finish(server, group, {n: r["first"] for n, r in shared.items()})
-        return dict(present=present, blocks={(j, k): block for j, k, block in blocks})
-
-
-class Counting(Transport):
-    """The simulation's transport, with the steps it was asked for."""
-
-    def __init__(self, simulation, change):
-        self.simulation, self.change, self.asked = simulation, change, []
-
-    def exchange(self, step, requests, round):
-        self.asked.append(step)
-        return self.simulation.exchange(step, self.change.get(step, lambda same: same)(requests), round)
-
-
-def run(protocol, bits, mode="strict", faults=(), change=None, sent=None, keep=None, round=0, asked_for=(0, 0)):
-    """(who was there, blocks of H as (j, k) with j < k, steps asked). `sent` collects messages of strict mode, `keep` the run."""
-    length = next(iter(bits.values())).shape[1]
-    none = torch.empty(0, dtype=torch.int64)
-
-    def data(B):
-        x = torch.from_numpy(B)
-        return ClientData(Rows(x, torch.arange(len(x)), torch.zeros(len(x))), Rows(x, none, none), Rows(x, none, none), ())
-
-    def tap(direction, step, id, message):
-        if sent is not None:
-            sent.append((direction, step, id, wire.decode(message)))
-
-    method = Distances(protocol, length, round, asked_for)
-    simulation = Simulation(method, {n: data(B) for n, B in bits.items()}, None, mode=mode, faults=faults, tap=tap)
-    transport = Counting(simulation, change or {})
-    if keep is not None:
-        keep.append(simulation)
-    server = Server(method, list(bits), transport, None, ())
-    state = method.round(server, dict(counts={n: len(B) for n, B in bits.items()}))
-    blocks = {}
-    for (j, k), block in state["blocks"].items():
-        assert block.dtype == np.uint16
-        assert tuple(sorted((j, k))) not in blocks, "a pair came twice"
-        blocks[min(j, k), max(j, k)] = block if j < k else block.T
-    return state["present"], blocks, transport.asked
-
-
-def xor(bits):
-    """H by definition."""
-    return {(j, k): (bits[j][:, None] ^ bits[k][None]).sum(-1) for j, k in combinations(sorted(bits), 2)}
-
-
-def random_bits(sizes, length, seed=0):
-    rng = np.random.default_rng(seed)
-    return {f"p{i}": rng.integers(0, 2, (n, length), np.uint8) for i, n in enumerate(sizes)}
-
-
-def assert_distances(blocks, bits):
-    expected = xor(bits)
-    assert set(blocks) == set(expected)
-    for pair in expected:
-        np.testing.assert_array_equal(blocks[pair], expected[pair])
 
 
 def extremes(length):
@@ -264,6 +162,7 @@ def test_bytes_are_as_announced(protocol):
 
 # ---------------------------------------------------------------- losses
 
+
 STEPS = ("keys", "meet", "share")
 
 
@@ -388,89 +287,3 @@ def test_base_transfers_of_another_round_are_refused(toy_transfers):
     with pytest.raises(StepError, match="no base transfers for round 1"):
         run(OT, bits, round=1, asked_for=(0, 0))
     assert_distances(run(OT, bits, round=1, asked_for=(1, 1))[1], bits)
-
-
-# ---------------------------------------------------------------- signatures
-
-
-def flip(value):
-    """The same message with one bit of its first array or bytes changed."""
-    if isinstance(value, np.ndarray):
-        out = value.copy()
-        out.reshape(-1).view(np.uint8)[0] ^= 1
-        return out
-    if isinstance(value, bytes):
-        return bytes([value[0] ^ 1]) + value[1:]
-    name = next(n for n, item in value.items() if isinstance(item, (np.ndarray, bytes)))
-    return dict(value, **{name: flip(value[name])})
-
-
-def tampered(place):
-    """A server that changes one bit of every parcel under `place` of a request."""
-
-    def change(requests):
-        for payload in requests.values():
-            payload[place] = {who: dict(sent, message=flip(sent["message"])) for who, sent in payload[place].items()}
-        return requests
-
-    return change
-
-
-@pytest.mark.parametrize("step_name,place,kind", [("evaluate", "ciphers", "ciphertext"), ("open", "answers", "answer"),
-                                                  ("open", "common", "common answer")])  # fmt: skip
-def test_changed_ciphertexts_and_answers_are_refused(step_name, place, kind, toy_lattice):
-    with pytest.raises(StepError, match=f"the {kind} in the name of .* is not signed"):
-        run(MLWE, random_bits((3, 2, 2), 8), change={f"hamming.{step_name}": tampered(place)})
-
-
-def test_an_answer_to_another_is_refused(toy_lattice):
-    """Signed by the right party, but for somebody else."""
-
-    def swap(requests):
-        given = [payload["answers"] for payload in requests.values()]
-        x, y, k = next((x, y, k) for x, y in combinations(given, 2) for k in set(x) & set(y))
-        x[k], y[k] = y[k], x[k]
-        return requests
-
-    with pytest.raises(StepError, match="the answer in the name of .* is not signed"):
-        run(MLWE, random_bits((2,) * 6, 8), change={"hamming.open": swap})
-
-
-def test_a_parcel_without_signature_is_refused(toy_lattice):
-    def strip(requests):
-        for payload in requests.values():
-            payload["ciphers"] = {j: dict(message=sent["message"]) for j, sent in payload["ciphers"].items()}
-        return requests
-
-    with pytest.raises(StepError, match="the ciphertext in the name of .* is not signed"):
-        run(MLWE, random_bits((3, 2), 8), change={"hamming.evaluate": strip})
-
-
-@slow
-@pytest.mark.parametrize(
-    "step_name,place,kind",
-    [("meet", "preludes", "base offer"), ("hamming.transfer", "requests", "request"), ("hamming.receive", "chunks", "chunk")],
-)
-def test_changed_transfers_are_refused(step_name, place, kind):
-    """A server that offers base transfers of its own, or changes choices, would choose in the receiver's place."""
-    with pytest.raises(StepError, match=f"the {kind} in the name of .* is not signed"):
-        run(OT, random_bits((3, 2), 8), change={step_name: tampered(place)})
-
-
-@slow
-def test_a_changed_base_choice_is_refused():
-    def change(requests):
-        for payload in requests.values():
-            payload["preludes"] = {
-                j: {k: dict(sent, message=flip(sent["message"])) for k, sent in replies.items()}
-                for j, replies in payload["preludes"].items()
-            }
-        return requests
-
-    with pytest.raises(StepError, match="the base choice in the name of .* is not signed"):
-        run(OT, random_bits((3, 2), 8), change=dict(share=change))
-
-
-def test_a_block_of_another_shape_is_said(toy_lattice):
-    with pytest.raises(Mistake, match="distances arrived where"):
-        MLWE.combine(*([mlwe._share(mlwe.Params(8), np.zeros((2, 2), np.uint16))] * 2), (2, 3), 8)

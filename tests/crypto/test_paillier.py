@@ -12,7 +12,7 @@ from uniformity import LEVEL
 from grapevine.core import wire
 from grapevine.core.errors import Mistake
 from grapevine.crypto import paillier
-from grapevine.crypto.paillier import FixedBase, Packing, PublicKey, SecretKey, make_key
+from grapevine.crypto.paillier import FixedBase, PublicKey, SecretKey, make_key
 
 gmpy2 = pytest.importorskip("gmpy2")
 stats = pytest.importorskip("scipy.stats")
@@ -95,37 +95,6 @@ def test_two_digits_to_base_n_multiply_as_numbers_do():
     for a, b in [(0, 5), (n * n - 1, n * n - 1), (n + 7, 3 * n**2 // 5), (n - 1, n)]:
         low, high = paillier.times((a % n, a // n), (b % n, b // n), n)
         assert low + high * n == a * b % n**2 and 0 <= low < n and 0 <= high < n
-
-
-# -------------------------------------------------------------------------------------------------------------- encoding
-
-
-def test_slots_of_the_two_key_lengths():
-    assert [Packing(500, 4096, bits).slots for bits in (2048, 3072)] == [157, 236]
-    assert [Packing(500, 4096, bits).packs for bits in (2048, 3072)] == [4, 3]
-    # A distance of 4095 fits into 12 bits, 4096 does not.
-    assert Packing(1, 4095, 2048).width == 12 and Packing(1, 4096, 2048).width == 13
-
-
-def test_packing_by_hand():
-    packing = Packing(3, 3, 64)
-    assert packing.pack([[1, 2, 3], [3, 0, 1]]) == [1 + 2 * 4 + 3 * 16, 3 + 1 * 16]
-    assert packing.unpack(57, 3).tolist() == [1, 2, 3]
-    with pytest.raises(Mistake, match="overflows"):
-        packing.unpack(57, 2)
-    with pytest.raises(ValueError, match="slots"):
-        packing.pack([[4]])
-
-
-@pytest.mark.parametrize("length", [1, 7, 8, 4095, 4096])
-def test_full_slots_do_not_carry(length):
-    packing = Packing(10**6, length, 2048)
-    every_one_full = np.full(packing.slots, length)
-    (plain,) = packing.pack(every_one_full[None])
-    assert plain < 2**2047 and (packing.unpack(plain, packing.slots) == length).all()
-    # The sum of L columns of ones is L in every slot, and nothing else.
-    ones = packing.pack(np.ones((1, packing.slots)))[0]
-    assert ones * length == plain
 
 
 # ---------------------------------------------------------------------------------------------------- equality with plain

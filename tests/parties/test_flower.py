@@ -1,12 +1,10 @@
-"""The runtime on Flower without processes, on a grid in memory: bits, bad replies, parties' memory, what is imported."""
+"""The runtime on Flower without processes, on a grid in memory: bits, bad replies, parties' memory."""
 
 from __future__ import annotations
 
 import json
-import re
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -25,7 +23,6 @@ from grapevine.methods.label import Label
 from grapevine.parties import flower, job, node
 from grapevine.parties.agreement import Agreement
 from grapevine.parties.federation import in_process, load_host, load_party
-from grapevine.parties.processes import environment, write_app
 from grapevine.parties.worker import Worker
 
 # ruff: isort: split
@@ -433,26 +430,3 @@ def test_nodes_are_known_by_their_keys_and_too_few_is_a_sentence(net):
     assert flower.find_nodes(grid, keys, 1, wait=0) == {"party-03": 7}
     with pytest.raises(Mistake, match="1 of 3 parties are online after 0 s, but 2 are needed: party-01, party-02 must join"):
         flower.find_nodes(grid, keys, 2, wait=0)
-
-
-# ---------------------------------------------------------------- processes
-
-
-def test_flower_processes_phone_nobody_and_install_nothing(tmp_path):
-    made = environment(tmp_path / "home")
-    assert made["FLWR_TELEMETRY_ENABLED"] == "0" and made["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    assert made["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and made["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert made["FLWR_HOME"] == str(tmp_path / "home")
-
-
-def test_two_files_alone_import_flower():
-    files = sorted(Path(flower.__file__).parent.parent.rglob("*.py"))
-    assert [f.name for f in files if re.search(r"^\s*(from|import) flwr", f.read_text(), re.MULTILINE)] == [
-        "flower.py",
-        "node.py",
-    ]
-
-
-def test_the_bundle_holds_no_code(tmp_path):
-    folder = write_app(tmp_path / "app")
-    assert [path.name for path in folder.iterdir()] == ["pyproject.toml"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import socket
@@ -16,14 +15,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from net import Net, ask_party
+from net import TOKEN, Net, ask_party, bytes_left
 from trials import LABEL, NAMES, TRAIN, blobs, clean_agreement, label_agreement, train_agreement, write_table
 
 import grapevine as gv
 from grapevine import report
 from grapevine.cli.bars import console
-from grapevine.cli.main import main
 from grapevine.cli.terminal import show_own_labels
 from grapevine.core.errors import Mistake
 from grapevine.core.ledger import Ledger
@@ -34,16 +31,12 @@ from grapevine.parties import files, networks
 from grapevine.parties import join as joining
 from grapevine.parties.federation import load_party
 from grapevine.parties.host import roster_digest
-from grapevine.parties.keys import Token
 from grapevine.parties.line import Line
 from grapevine.parties.memory import Kept
 from grapevine.parties.processes import free_port
 from grapevine.parties.registry import TWIN, Refused, Unreachable
-from grapevine.parties.rows import save_rows
 from grapevine.parties.settings import JoinSettings
 from grapevine.run.folder import lock
-
-TOKEN = Token("host.example.org", 8443, "trial", "north", "ab" * 32, bytes(range(16)))
 
 
 def test_a_changed_key_stops_with_both_fingerprints(tmp_path):
@@ -357,10 +350,6 @@ def test_a_roster_that_was_not_agreed_to_is_refused(tmp_path):
         party._confirm({name: there[name] for name in ("east", "north")})
 
 
-def bytes_left(folder: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
-
-
 class Ends(Exception):
     pass
 
@@ -404,63 +393,6 @@ def test_no_end_of_a_job_leaves_keys_seeds_rows_or_memory(tmp_path, monkeypatch,
         assert not {"token", "seed"} & set(files.read_toml(home / "party.toml"))
     else:
         assert party._begun()  # coming back begins the job anew, and is asked about
-
-
-def test_forget_deletes_what_a_killed_job_left_and_lists_what_remains(tmp_path):
-    net = Net(tmp_path / "net", [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
-    home = net.folder / "east"
-    request = dict(hash=load_party(home).agreed.hash, round=0, step="keys", payload=dict(session_id="s"))
-    assert ask_party(home, request)
-    about = dict(files.read_toml(home / "party.toml"), token=TOKEN.text(), used="00")
-    files.write_toml(home / "party.toml", about)
-    (home / "out").mkdir()
-    (home / "out" / "labels.csv").write_text("id,label\n")
-    secrets = [TOKEN.secret, TOKEN.text().encode(), net.parties["east"].x[3].tobytes(), b"PRIVATE KEY"]
-    assert all(secret in bytes_left(home) for secret in secrets[1:])
-    done = CliRunner().invoke(main, ["forget", str(home), "--json"])
-    assert done.exit_code == 0, done.output
-    left = {row["path"]: row for row in json.loads(done.output)}
-    assert set(left) >= {"party.toml", "pinned.toml", "disclosure.jsonl", "out/labels.csv"}
-    assert left["out/labels.csv"]["sha256"] == hashlib.sha256(b"id,label\n").hexdigest()
-    assert not any(secret in bytes_left(home) for secret in secrets)
-    assert (home / "ledger" / "privacy.jsonl").exists() is ("ledger/privacy.jsonl" in left)
-    again = CliRunner().invoke(main, ["forget", str(home)])  # there is nothing more to forget
-    assert again.exit_code == 0, again.output
-    assert CliRunner().invoke(main, ["forget", str(tmp_path)]).exit_code == 2
-
-
-def test_forget_names_a_file_that_still_holds_a_secret(tmp_path):
-    net = Net(tmp_path / "net", [blobs(name, i) for i, name in enumerate(NAMES)], label_agreement(seed=3))
-    home = net.folder / "east"
-    (home / "copy.pem").write_bytes((home / "identity.pem").read_bytes())
-    done = CliRunner().invoke(main, ["forget", str(home)])
-    assert done.exit_code == 2 and "copy.pem still holds a secret" in done.output
-
-
-def test_forget_takes_what_an_interrupted_join_left_and_says_what_it_cannot_delete(tmp_path):
-    """Killed before the host had answered: rows and keys, and no party.toml yet."""
-    home = tmp_path / "early"
-    home.mkdir()
-    save_rows(home, blobs("north"))
-    (home / "identity.pem").write_bytes(b"cut off")
-    (home / ".writing-7-out").mkdir()
-    (home / ".writing-7-out" / "labels.csv").write_text("id,label\n1,ill\n")
-    (home / ".writing-7-party.toml").write_text("token = 'x'")
-    done = CliRunner().invoke(main, ["forget", str(home)])
-    assert done.exit_code == 0 and "Nothing remains" in done.output and {path.name for path in home.iterdir()} == {"lock"}
-    save_rows(home, blobs("north"))
-    (home / "memory").symlink_to(tmp_path)  # nothing behind a link is touched, and the link is named
-    done = CliRunner().invoke(main, ["forget", str(home)])
-    assert done.exit_code == 2 and "memory could not be deleted" in done.output and tmp_path.is_dir()
-
-
-@pytest.mark.parametrize("what", ["", "federation.toml", "party.toml federation.toml", "ca.crt log.txt"])
-def test_forget_leaves_folders_alone_that_are_no_partys(tmp_path, what):
-    for name in what.split():
-        (tmp_path / name).write_text("")
-    assert CliRunner().invoke(main, ["forget", str(tmp_path)]).exit_code == 2
-    assert {path.name for path in tmp_path.iterdir()} == set(what.split())
-    assert CliRunner().invoke(main, ["forget", str(tmp_path / "nowhere")]).exit_code == 2
 
 
 def test_what_is_sent_many_times_in_a_row_is_told_once(tmp_path):

@@ -19,21 +19,22 @@ LONGEST = 32  # letters of a method's name on a line
 
 
 def show_comparison(made: Comparison) -> None:
-    """The tables, what they mean, and where everything is."""
+    """The tables, all with the same columns, what they mean, and where everything is."""
+    every = made.data["table"]
+    names = _that_fit(every, console.width)
     for cell in made.data["cells"]:
         rows = rows_of(made.data, cell)
-        names = _that_fit(rows, console.width)
         table = Table(title=cell["name"] or None, box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
         for name in names:
             # A least width would not do: what is too wide in all is cut at the last column.
-            table.add_column(name, width=_width(rows, name), justify="left" if name == "method" else "right", overflow="fold")
+            table.add_column(name, width=_width(every, name), justify="left" if name == "method" else "right", overflow="fold")
         for row in rows:
             style = "dim" if row["bound"] else "bold" if row["best"] else None
             table.add_row(*(_shown(row, name) for name in names), style=style)
         console.print(table)
-        more = [name for name in used_columns(rows) if name in WANTED and name not in names]
-        say(*([f"There is no room here for {', '.join(more)}: see table.md and the page."] if more else []))
         say(*notes(made.data, cell))
+    more = [name for name in used_columns(every) if name not in (*names, "bound", "seeds")]
+    say(*([f"There is no room here for {', '.join(more)}: see table.md and the page."] if more else []))
     show_place(made.out)
 
 

@@ -134,6 +134,15 @@ def read(f: Field, text: str, method: str = "") -> Any:
         raise _of_another_kind(f, text, method) from None
 
 
+def refusal(f: Field, text: str) -> str:
+    """What a field may be, in words, if a text is none of that; empty if it is."""
+    try:
+        value = read(f, text)
+    except Mistake as error:
+        return str(error).partition(", which ")[2] or str(error)
+    return _wrong(f, value)
+
+
 def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
     words = f.metadata.get("words", ())
     wanted = _either([_A[kind(f)], *words])

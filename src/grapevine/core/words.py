@@ -52,6 +52,11 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {count(len(names) - most)} more" if len(names) > most else "")
 
 
+def listed(names: Iterable[str]) -> str:
+    """a, b and c."""
+    return " and ".join(", ".join(names).rsplit(", ", 1))
+
+
 def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"

@@ -6,12 +6,14 @@ Methods compare only where they spend alike, so the table shows it, `--budget` s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field
 from statistics import fmean
 from typing import Any
 
 from grapevine.core import Method, parameters, with_settings
 from grapevine.core.errors import Mistake
-from grapevine.core.words import count, many
+from grapevine.core.param import refusal
+from grapevine.core.words import count, hint, many
 
 FIELDS: dict[str, Callable[[Any], str]] = {  # of methods: how a value reads
     "epochs": lambda n: many(n, "epoch"),
@@ -37,11 +39,21 @@ def check(budget: Mapping[str, Any], methods: Sequence[type[Method]]) -> None:
     there = [name for name in FIELDS if any(name in names for names in known.values())]
     for name, value in budget.items():
         if name not in FIELDS:
-            raise Mistake(f"--budget {name}={value}: a budget can set {', '.join(FIELDS)}; for other fields use --set.")
+            raise Mistake(
+                f"--budget {name}={value}{hint(name, FIELDS)}: a budget can set {', '.join(FIELDS)}; for other fields use --set."
+            )
         if name not in there:
             raise Mistake(f"--budget {name}={value}: none of the methods has a field '{name}'; there are {', '.join(there)}.")
+        _check_value(name, value, [f for method in methods for f in parameters(method) if f.name == name])
     for method, names in known.items():
         with_settings(method, {name: value for name, value in budget.items() if name in names})
+
+
+def _check_value(name: str, value: Any, whose: Sequence[Field]) -> None:
+    """A value that one of the fields cannot have."""
+    for f in whose:
+        if wrong := refusal(f, str(value)):
+            raise Mistake(f"--budget {name}={value} {wrong.rstrip('.')}.")
 
 
 def check_server(budget: Mapping[str, Any], at_server: Sequence[int]) -> None:

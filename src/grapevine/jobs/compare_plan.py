@@ -18,9 +18,9 @@ from grapevine.jobs.compare_processes import Job
 from grapevine.jobs.settings import CompareSettings, DataSettings
 from grapevine.jobs.splits import load_data, make_split, sources
 from grapevine.methods import find, names
+from grapevine.run.experiment import unusable
 
 BOUNDS = ("alone", "server-only", "fedavg", "supervised")
-PLACES = dict(clients="at the clients", server="at the server", both="at server and clients")
 
 
 def slug(words: str) -> str:
@@ -268,10 +268,7 @@ class Plan:
             jobs += [self._job(c, e, seed, splits[c, seed]) for seed in s.all_seeds for e in chosen]
         for e in self.entries:
             if all(e.label in cell["left_out"] for cell in described):
-                there, takes = PLACES[described[0]["where"]], ", ".join(sorted(e.method.takes))
-                raise Mistake(
-                    f"{e.label} cannot use labels {there}: it takes them at {takes}; leave it out, or give other --labels."
-                )
+                raise Mistake(f"{unusable(e.label, e.method, described[0]['where'])}; leave it out, or give these.")
         compare_budget.check_server(s.budget, [cell["server"] for cell in described])
         return described, jobs
 

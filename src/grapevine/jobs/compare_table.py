@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from grapevine.core.store import write_atomically
-from grapevine.core.words import count, duration, many, percent, size
+from grapevine.core.words import count, duration, listed, many, percent, size
 from grapevine.data.sheets import csv_text
 from grapevine.jobs import compare_budget
 from grapevine.jobs.train_words import few_chose
@@ -19,6 +19,7 @@ from grapevine.run.folder import read_lines
 FROM_RESULT = ("accuracy", "accuracy_last", "balanced_accuracy", "best_round", "bytes_up", "bytes_down", "flops", "seconds",
                "pseudo_label_accuracy", "peak_memory_mb")  # fmt: skip
 ROWS = ("test_rows", "validation_rows")  # on which its accuracy was measured, and its round chosen; older results do not say
+FEW_TESTED = 100  # test rows: with fewer, a row is more than a percentage point
 MEANS = ("accuracy_last", "bytes_up", "bytes_down", "bytes_per_client_round", "flops", "seconds", "pseudo_label_accuracy")
 
 
@@ -160,7 +161,9 @@ def interval(row: dict[str, Any]) -> str:
     if mean is None:
         return "—"
     n = many(row["seeds"], "seed")
-    return n if half is None else f"{100 * max(mean - half, 0):.1f} to {100 * min(mean + half, 1):.1f}%, {n}"
+    if not half:  # of equal accuracies there is no spread to make one from
+        return n if half is None else f"{n}, all equal"
+    return f"{100 * max(mean - half, 0):.1f} to {100 * min(mean + half, 1):.1f}%, {n}"
 
 
 def p_value(row: dict[str, Any]) -> str:
@@ -268,7 +271,16 @@ def rests_on(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
     by = f", of the round that was best on {many_rows(chose, 'validation')}" if chose else ""
     if chose and (last := _without_choice(data, cell)):
         by += f" ({' and '.join(last)}: of the last round)"
-    return [f"Each accuracy is measured on {many_rows(test, 'test')}{by}.", *few_chose(chose[0] if chose else None)]
+    return [f"Each accuracy is measured on {many_rows(test, 'test')}{by}.", *_few_tested(test[0]),
+            *few_chose(chose[0] if chose else None)]  # fmt: skip
+
+
+def _few_tested(n: int) -> list[str]:
+    """A warning where so few rows measure an accuracy that a difference may be one of them."""
+    if n >= FEW_TESTED:
+        return []
+    return [f"With {many(n, 'test row')}, one row more or less is {100 / n:.1f} percentage points: small differences are chance, "
+            "whatever the seeds say."]  # fmt: skip
 
 
 def _without_choice(data: dict[str, Any], cell: dict[str, Any]) -> list[str]:
@@ -297,7 +309,7 @@ def bound_ties(rows: Sequence[dict[str, Any]]) -> str:
             told.append(f"no worse than the bound {row['method']}")
         elif indistinct(row):
             told.append(f"not distinguishable from the bound {row['method']}")
-    return " and ".join(", ".join(told).rsplit(", ", 1))
+    return listed(told)
 
 
 def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
@@ -305,16 +317,21 @@ def against_bounds(rows: Sequence[dict[str, Any]]) -> str:
     first, above = lead(rows), not_cleared(rows)
     if first is None:
         return ""
-    told = []
+    told, near = [], []
     for row in rows:
         if not row["bound"] or row["accuracy"] is None or row in above:
             continue
         if row["method"] == "supervised" and row["accuracy"] <= first["accuracy"]:
-            told.append(f"{first['method']} is no worse than {_bound(row)}, so there is nothing left to gain here")
+            told.append(
+                f"{first['method']} is no worse than {_bound(row)}: nothing is left to gain here, or the test cannot show it"
+            )
         elif indistinct(row):
-            told.append(f"{first['method']} cannot be distinguished from the bound {_bound(row)} with {row['pairs']} seeds")
+            near.append(row)
+    if near:
+        names, n = "the bounds " if len(near) > 1 else "the bound ", near[0]["pairs"]
+        told.append(f"{first['method']} cannot be distinguished from {names}{listed(map(_bound, near))} with {n} seeds")
     if above:
-        names = " and ".join(map(_bound, above))
+        names = listed(map(_bound, above))
         bounds = f"bound {names} is" if len(above) == 1 else f"bounds {names} are"
         told.insert(0, f"the {bounds} at least as good as every method: this setting says nothing about them")
     text = "; ".join(told)

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from grapevine.core.errors import Mistake
 from grapevine.jobs.compare_table import crowned, rows_of
 
 Place = tuple[str, list[dict[str, Any]]]  # a setting's name, and the rows of its table
 
 
 def places(loaded: Sequence[Any]) -> list[Place]:
-    """Every cell of every comparison with a name of its own."""
+    """Every cell of every comparison with a name of its own. A comparison counts once."""
+    folders = [made.out.resolve() for made in loaded]
+    for made, folder in zip(loaded, folders):
+        if folders.count(folder) > 1:
+            raise Mistake(f"{made.out} is given twice: name each comparison once.")
     found: list[Place] = []
     for made in loaded:
         for cell in made.data["cells"]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from grapevine.core.words import count, duration, many, percent, size
+from grapevine.core.words import count, duration, listed, many, percent, size
 from grapevine.jobs.compare import Comparison, load
 from grapevine.jobs.compare_table import (
     COLUMNS,
@@ -119,8 +119,9 @@ def _sentence(data: dict[str, Any], first: list[dict], name: str) -> str:
     others, above = _others(data, row), not_cleared(data["table"])
     rows = many_rows(row_counts(data, data["cells"][0], "test_rows"), "test")
     if others and above:
-        bounds = ("bound " if len(above) == 1 else "bounds ") + " and ".join(bound["method"] for bound in above)
-        return (f"None of {len(others) + 1} methods is better than the {bounds} on {name}: {row['method']} comes nearest, with "
+        bounds = ("bound " if len(above) == 1 else "bounds ") + listed(bound["method"] for bound in above)
+        none = "Neither of 2" if len(others) == 1 else f"None of {len(others) + 1}"
+        return (f"{none} methods is better than the {bounds} on {name}: {row['method']} comes nearest, with "
                 f"{percent(row['accuracy'])} of the {rows} right ({interval(row)}).")  # fmt: skip
     sentence = f"{row['method']} classifies {percent(row['accuracy'])} of the {rows} of {name} right ({interval(row)})"
     sentence += f", the best of {len(others) + 1} methods" if others else ""
@@ -153,7 +154,7 @@ def _certainty(data: dict[str, Any], first: list[dict]) -> str:
         return ""
     (row,) = first
     near = [r["method"] for r in _others(data, row) if indistinct(r)]
-    who = " and ".join(", ".join(near).rsplit(", ", 1)) if len(near) <= 3 else f"{len(near)} of the other methods"
+    who = listed(near) if len(near) <= 3 else f"{len(near)} of the other methods"
     return f"{who} cannot be distinguished from {row['method']}." if near else ""
 
 
@@ -282,7 +283,9 @@ def _grid(data: dict[str, Any], looks: dict[str, Series]) -> list[Part]:
     for cell in data["cells"]:
         rest = ", ".join(f"{name.replace('_', '-')} {value}" for name, value in cell["values"].items() if name != across)
         panels.setdefault(rest or "Accuracy", []).append(cell)
-    told = "Mean test accuracy over seeds; the spread is one sample standard deviation. All panels have the same heights."
+    told = "Mean test accuracy over seeds"
+    told += "; the spread is one sample standard deviation." if is_scale(vary[across]) else "."
+    told += " All panels have the same heights." if len(panels) > 1 else ""
     grid = heights(known, ACCURACY)
     return [told, [_panel(title, data, cells, across, looks, grid) for title, cells in panels.items()]]
 

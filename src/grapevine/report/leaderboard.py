@@ -9,7 +9,7 @@ from typing import Any
 
 from grapevine.core.places import require_file
 from grapevine.core.version import __version__
-from grapevine.core.words import many
+from grapevine.core.words import listed, many
 from grapevine.jobs.compare import Comparison
 from grapevine.jobs.compare_table import data_names, spread
 from grapevine.jobs.ranking import Place, leaders, places, ranking
@@ -60,7 +60,7 @@ def _heading(where: Sequence[Place]) -> str:
     if not first:
         none = "No setting has two methods, one of them better than every lower bound."
         return none if any(not one["bound"] for one in ranked) else "No method has a result yet."
-    names = " and ".join(", ".join(one["method"] for one in first).rsplit(", ", 1))
+    names = listed(one["method"] for one in first)
     over = " and ".join(dict.fromkeys(str(one["ranked"]) for one in first))
     mean = f"{'has' if len(first) == 1 else 'have'} the best mean rank, {first[0]['mean_rank']:.2f}"
     return f"{names} {mean}, over {over} of {len(where)} settings."

@@ -140,10 +140,15 @@ def check_labels(method: Method, split: Split) -> None:
     at_clients = any(len(part.labelled) for part in split.parts)
     where = "both" if at_server and at_clients else "server" if at_server else "clients"
     if where not in method.takes:
-        examples = dict(clients="clients:1000", server="server:500", both="server:500,clients:all")
-        takes = " or ".join(f"--labels {examples[place]}" for place in examples if place in method.takes)
-        there = dict(clients="at the clients", server="at the server", both="at server and clients")[where]
-        raise Mistake(f"{method.name} cannot use labels {there}: it takes {takes}.")
+        raise Mistake(f"{unusable(method.name, type(method), where)}.")
+
+
+def unusable(name: str, method: type[Method], where: str) -> str:
+    """That a method cannot use the labels where they are, and which it takes."""
+    examples = dict(clients="clients:1000", server="server:500", both="server:500,clients:all")
+    takes = " or ".join(f"--labels {examples[place]}" for place in examples if place in method.takes)
+    there = dict(clients="at the clients", server="at the server", both="at server and clients")[where]
+    return f"{name} cannot use labels {there}: it takes {takes}"
 
 
 def warn_of_rounds_without_labels(method: Method, split: Split, per_round: int) -> None:
