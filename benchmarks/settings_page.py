@@ -9,7 +9,7 @@ import argparse
 from dataclasses import Field, fields
 from pathlib import Path
 
-from grapevine.core.param import Settings, kind, values
+from grapevine.core.param import Settings, kind, shown, values
 from grapevine.jobs.settings import JOBS
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -28,7 +28,7 @@ NOTES = dict(
 
 
 def row(f: Field) -> list[str]:
-    usual = "" if f.default is None or kind(f) is dict else f"`{f.default}`"
+    usual = "" if f.default is None or kind(f) is dict else f"`{shown(f.default) if kind(f) is bool else f.default}`"
     if f.name == "workers":
         usual = "`2`, or 1 on one core"
     may_be = "a whole number" if f.name == "seed" else values(f)
@@ -43,7 +43,8 @@ def row(f: Field) -> list[str]:
 
 
 def section(job: str, settings: type[Settings]) -> str:
-    rows = [["setting", "symbol", "default", "values", "what it is", "agreed"], ["---"] * 6, *map(row, fields(settings))]
+    told = [f for f in fields(settings) if not f.metadata.get("hidden")]
+    rows = [["setting", "symbol", "default", "values", "what it is", "agreed"], ["---"] * 6, *map(row, told)]
     shown = rows if job != "compare" else [cells[:-1] for cells in rows]  # which no federation runs
     return "\n".join([f"## {job}", "", NOTES[job], "", *(f"| {' | '.join(cells)} |" for cells in shown)])
 

@@ -107,7 +107,10 @@ def test_digits_and_large_images_fit_the_small_cnn():
 @pytest.mark.parametrize(
     "call, words",
     [
-        (lambda: build("cnn14", (3, 32, 32), 10), "no model is called 'cnn14': choose one of linear, mlp"),
+        (
+            lambda: build("cnn14", (3, 32, 32), 10),
+            "no model is called 'cnn14' .did you mean 'cnn13'.*: choose one of linear",
+        ),
         (lambda: build("cnn:0.5", (3, 32, 32), 10), "model cnn comes in one width: write cnn, not cnn:0.5"),
         (lambda: build("cnn13:half", (3, 32, 32), 10), "'half' in cnn13:half is not a width: write cnn13:0.25"),
         (lambda: build("wrn28x2:0.1", (3, 32, 32), 10), "a width of 0.1 leaves no whole number of 16 channels: use 0.125"),

@@ -5,6 +5,7 @@ import torch
 from federation import Federation, close, double, gradient, hot, stream
 
 from grapevine import methods
+from grapevine.core.errors import Mistake
 from grapevine.data.augment import Views
 from grapevine.methods import cbafed
 
@@ -111,3 +112,11 @@ def test_without_a_warm_up_the_first_average_is_with_weights_that_were_trained(d
 def test_whole_numbers_are_the_newer_ones():
     older, newer = dict(a=torch.tensor([1.0]), n=torch.tensor(3)), dict(a=torch.tensor([6.0]), n=torch.tensor(9))
     assert cbafed.between(older, newer, 0.8)["a"].item() == 2.0 and cbafed.between(older, newer, 0.8)["n"] == 9
+
+
+def test_the_highest_threshold_is_not_below_that_of_an_average_class(digits):
+    """`most=0.1` beside `base=0.84` was accepted: nearly every class then has the same threshold."""
+    for fields, says in ((dict(most=0.1), "most=0.1 is below base=0.84"), (dict(base=0.97), "most=0.95 is below base=0.97")):
+        with pytest.raises(Mistake, match=says):
+            Federation(digits, methods.CBAFed(**fields), model="mlp")
+    Federation(digits, methods.CBAFed(base=0.5, most=0.5), model="mlp")

@@ -121,8 +121,8 @@ def test_words_and_numbers_that_a_method_does_not_know_are_refused(name, fields,
 @pytest.mark.parametrize(
     ("method", "says"),
     [
-        (methods.XCLP(init="pretrained"), "give a folder only with init=pretrained"),
-        (methods.XCLP(init_run="runs/a"), "give a folder only with init=pretrained"),
+        (methods.XCLP(init="pretrained"), "init=pretrained needs init_run=FOLDER"),  # it once said to leave the folder out
+        (methods.XCLP(init_run="runs/a"), "init_run=runs/a is used only with init=pretrained"),
         (methods.XCLP(graph_clients=1), r"graph_clients=1 is out of range: use 0, or 2 \(--per-round\) to 2 \(all clients\)"),
         (methods.XCLP(graph_clients=50), "graph_clients=50 is out of range"),
         (methods.XCLP(hamming="plain"), "hamming='plain' is not a protocol"),

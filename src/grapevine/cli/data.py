@@ -106,6 +106,9 @@ def data_get(name: str, data_dir: str | None) -> None:
     from grapevine.cli.bars import download_bar
     from grapevine.data import download
 
+    if name == "digits":
+        click.echo(f"There is nothing to download: {name} comes with scikit-learn.")
+        return
     with download_bar(name) as progress:
         paths = download.get(name, data_dir, progress)
     for path in paths:

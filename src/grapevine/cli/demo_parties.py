@@ -39,7 +39,7 @@ def demo_parties(count: int, out: str | None) -> None:
     names = [party.name for party in parties]
     rows = sum(len(party.ids) for party in parties)
     click.echo(
-        f"{count} parties hold {rows} handwritten digits, of which a tenth are labelled. Each party is a separate process."
+        f"{count} parties hold {rows:,} handwritten digits, of which a tenth are labelled. Each party is a separate process."
     )
     made = subprocess.run(
         [*RUN, "host", str(folder / "host"), "--parties", ",".join(names), "--address", "127.0.0.1", "--bind", "127.0.0.1",

@@ -53,7 +53,7 @@ def flag_name(f: Field) -> str:
 def flag(f: Field) -> Callable:
     """The command-line option of a setting: its name, type, default, metavar, help and choices come from the field."""
     about, wanted = f.metadata, kind(f)
-    words: dict[str, Any] = dict(help=about["text"], metavar=about.get("metavar"))
+    words: dict[str, Any] = dict(help=about["text"], metavar=about.get("metavar"), hidden=about.get("hidden", False))
     if about.get("needed"):
         words |= dict(cls=Needed, example=about["needed"])
     if wanted is bool:

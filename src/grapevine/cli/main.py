@@ -15,6 +15,7 @@ from grapevine.cli.label import demo, label
 from grapevine.cli.parties import doctor, host, join
 from grapevine.cli.privacy import privacy
 from grapevine.cli.report import completion, report, watch
+from grapevine.cli.shell import one_sentence
 from grapevine.cli.traces import audit, forget
 from grapevine.cli.train import predict, train
 from grapevine.core.errors import Mistake
@@ -30,6 +31,14 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of the docs, not of the alphabet
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with one_sentence():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with one_sentence():
+            return super().invoke(ctx)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         debug = "--debug" in sys.argv[1:]

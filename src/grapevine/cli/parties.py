@@ -19,7 +19,7 @@ from grapevine.cli.flags import flag, flags, json_flag
 from grapevine.cli.shell import ended_alike
 from grapevine.core.errors import Mistake
 from grapevine.core.param import Settings
-from grapevine.core.words import printable
+from grapevine.core.words import count, many, printable
 from grapevine.parties.settings import JOBS, HostSettings, JoinSettings, Source, agreed_fields
 
 if TYPE_CHECKING:
@@ -167,13 +167,13 @@ def run_host(folder: Path) -> None:
         click.echo(f"Accuracy on the parties' held-out labels, after round {result['best_round']} of {result['rounds']}: {told}.")
     elif result["job"] == "label":
         expected = result["expected"]
-        told = f"{percent(expected['accuracy'])} (of {expected['n']} hidden labels)" if expected else \
+        told = f"{percent(expected['accuracy'])} (of {many(expected['n'], 'hidden label')})" if expected else \
             f"unknown, {why_unknown(result['data']['classes'])}"  # fmt: skip
-        click.echo(f"{len(result['labelled'])} parties have labels. Expected accuracy: {told}.")
+        click.echo(f"{many(len(result['labelled']), 'party has', 'parties have')} labels. Expected accuracy: {told}.")
     else:
         expected = result["expected"]
-        click.echo(f"{len(result['cleaned'])} parties have cleaned labels. The classifier was right on {expected['right']} of "
-                   f"{expected['n']} rows that the host held out.")  # fmt: skip
+        click.echo(f"{many(len(result['cleaned']), 'party has', 'parties have')} cleaned labels. The classifier was right on "
+                   f"{count(expected['right'])} of {many(expected['n'], 'row')} that the host held out.")  # fmt: skip
     if result.get("lost"):
         click.echo(f"Dropped during the job: {', '.join(result['lost'])}.")
     click.echo(f"Results are in {folder / 'results'} (open {report.write(folder / 'results')}).")
@@ -344,9 +344,9 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
         f"Federation {agreed.name}: job {agreed.job}, with {', '.join(others)}; at least {agreed.quorum} parties must stay."
     )
     what = "columns" if agreed.features else "numbers"
-    click.echo(f"Your data: {len(rows.ids)} rows of {'×'.join(map(str, agreed.shape))} {what}, {known} labelled.")
+    click.echo(f"Your data: {many(len(rows.ids), 'row')} of {'×'.join(map(str, agreed.shape))} {what}, {count(known)} labelled.")
     if agreed.server:
-        click.echo(f"The host has its own labelled rows, of {len(agreed.classes)} classes.")
+        click.echo(f"The host has its own labelled rows, of {many(len(agreed.classes), 'class', 'classes')}.")
     if agreed.seed is not None:
         click.echo("Note: this run is reproducible, so its hyperplanes are not secret.")
     method = agreed.made
@@ -373,9 +373,8 @@ def show_agreement(agreed: Agreement, rows: Party) -> None:
         )
         data = client_data(rows, agreed)
         held = len(data.test) + len(data.validation or ())
-        click.echo(f"{len(data.labelled)} labelled rows are used for training, {held} are held out for measuring, "
-                   f"{len(data.unlabelled)} are used "
-                   "without a label.")  # fmt: skip
+        click.echo(f"Labelled rows used for training: {count(len(data.labelled))}; held out for measuring: {count(held)}; used "
+                   f"without a label: {count(len(data.unlabelled))}.")  # fmt: skip
         if held < 2:
             click.echo("You have too few labelled rows to measure the model on, so your rows will not count in its accuracy.")
 

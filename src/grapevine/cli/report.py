@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from grapevine.cli.flags import json_flag
+from grapevine.core.words import many
 
 
 @click.command()
@@ -49,7 +50,7 @@ def report(
     for path in (done["report"], *(done[name] for name in ready)):
         click.echo(f"Wrote {path}.")
     if plots:
-        click.echo(f"Wrote {len(done['plots'])} pictures to {plots}.")
+        click.echo(f"Wrote {many(len(done['plots']), 'picture')} to {plots}.")
 
 
 @click.command()

@@ -1,8 +1,9 @@
-"""The command as it was typed, and how it is told to end."""
+"""The command as it was typed, what is wrong with it, and how it is told to end."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -11,6 +12,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 import click
+
+from grapevine.core.errors import Mistake
+from grapevine.core.words import hint
 
 
 def command_line() -> str:
@@ -21,6 +25,41 @@ def command_line() -> str:
 def again(resume: bool) -> str:
     """The command that continues what was stopped."""
     return command_line() + ("" if resume else " --resume")
+
+
+@contextmanager
+def one_sentence() -> Iterator[None]:
+    """What click cannot parse is told like every other mistake, without the usage and in one line."""
+    try:
+        yield
+    except click.UsageError as error:
+        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+            raise
+        command = _command(error.ctx)
+        raise Mistake(f"{_sentence(error, error.ctx, command)}: see `{' '.join(['grapevine', *command])} --help`.") from None
+
+
+def _command(ctx: click.Context | None) -> list[str]:
+    """The names after `grapevine`, whatever it was started as."""
+    return [*_command(ctx.parent), str(ctx.info_name)] if ctx and ctx.parent else []
+
+
+def _sentence(error: click.UsageError, ctx: click.Context | None, command: list[str]) -> str:
+    told, who = error.format_message(), " ".join(command) or "grapevine"
+    if ctx is None:
+        return told[0].lower() + told[1:].rstrip(".")
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        p = error.param
+        named = f"{p.opts[0]} {p.metavar or ''}".rstrip() if isinstance(p, click.Option) else p.human_readable_name
+        return f"{who} needs {named.removesuffix('...')}"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for p in ctx.command.params if not getattr(p, "hidden", False) for name in p.opts if name[0] == "-"]
+        near = hint(error.option_name, known, lambda name: name.lstrip("-"))
+        return f"{who} has no option {error.option_name}{near}"
+    found = re.match(r"No such command '(.+?)'", told)
+    if found and isinstance(ctx.command, click.Group):
+        return f"there is no command '{' '.join([*command, found[1]])}'{hint(found[1], ctx.command.list_commands(ctx))}"
+    return told[0].lower() + told[1:].rstrip(".")
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from rich import box
 from rich.table import Table
 
 from grapevine.cli.bars import console
-from grapevine.core.words import count, many, percent, printable, sentence, size, some
+from grapevine.core.param import shown
+from grapevine.core.words import many, percent, printable, sentence, size, some
 
 MOST = 30  # rows of a table with a row for each party or client
 
@@ -42,7 +43,7 @@ def show_table(title: str, rows: Sequence[dict]) -> None:
     for name in rows[0] if rows else ():
         table.add_column(printable(name.replace("_", " ")), overflow="fold")
     for row in rows:
-        table.add_row(*("" if value is None else printable(str(value), 5000) for value in row.values()))
+        table.add_row(*("" if value is None else printable(shown(value), 5000) for value in row.values()))
     _show(table, title)
 
 
@@ -72,19 +73,20 @@ def minutes(plan: dict) -> str:
 
 
 def show_result(result: dict, history: list[dict], folder: Path) -> None:
-    from grapevine.jobs.train_words import clients_of, few_chose, job_labels, kept_for, rests_on
+    from grapevine.jobs.train_words import clients_of, few_chose, few_tested, job_labels, kept_for, rests_on
 
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
-    rests = rests_on(result)
+    rests, mb = rests_on(result), result["peak_memory_mb"]
+    memory = f"{mb:,.1f} MB of memory" if mb else "memory unknown"
     rows = {
         "test accuracy": f"{percent(result['accuracy'])} ({kept_for(result, history)}, round {result['best_round']})",
-        "95 % interval": f"{rests.between}, from {count(rests.n)} test rows" if rests else "",
+        "95 % interval": f"{rests.between}, from {many(rests.n, 'test row')}" if rests else "",
         "last round": percent(result["accuracy_last"]),
         "balanced accuracy": percent(result["balanced_accuracy"]),
         "clients": f"worst {percent(min(own))}, best {percent(max(own))}" if own else "",
         "pseudo-labels right": percent(result["pseudo_label_accuracy"]) if result["pseudo_label_accuracy"] is not None else "",
         "sent": f"{size(result['bytes_up'])} up, {size(result['bytes_down'])} down",
-        "time": f"{result['seconds']:.1f} s, {result['rounds']} rounds, {result['peak_memory_mb'] or '?'} MB",
+        "time": f"{result['seconds']:.1f} s, {many(result['rounds'], 'round')}, {memory}",
     }
     table = Table(show_header=False)
     for row in rows.items():
@@ -95,7 +97,7 @@ def show_result(result: dict, history: list[dict], folder: Path) -> None:
         *([f"Clients' accuracies: {(told := clients_of(result))[0].lower()}{told[1:]}"] if own else []),
         *job_labels(result["data"]),
     )
-    say_notes(few_chose(result.get("validation_rows")))
+    say_notes([*few_tested(rests), *few_chose(result.get("validation_rows"))])
     show_place(folder)
 
 
@@ -245,7 +247,7 @@ def show_clean_plan(plan: dict) -> None:
     ])  # fmt: skip
     parties = list(plan["parties"])
     say(f"Parties: {some(parties, MOST)}.", *plan["learns"])
-    weights = f"{plan['parameters']:,} weights, {plan['epochs']} epochs on {plan['rows']} rows"
+    weights = f"{plan['parameters']:,} weights, {many(plan['epochs'], 'epoch')} on {many(plan['rows'], 'row')}"
     say(f"Model {plan['model']}, {weights}: {minutes(plan)} here.")
     say_notes(plan["warnings"])
 

@@ -10,6 +10,7 @@ import click
 
 from grapevine.cli.flags import json_flag
 from grapevine.core.errors import Mistake
+from grapevine.core.words import many
 
 
 @click.command()
@@ -37,7 +38,7 @@ def audit(folder: str, anonymous: bool, holds: str | None, as_json: bool) -> Non
         click.echo(json.dumps(shown, indent=1))
         return
     apart = ("n", "time", "event", "salt", "before", "hash")
-    show_table(f"The host's log: {len(lines)} lines, and their chain of hashes is whole", [
+    show_table(f"The host's log: {many(len(lines), 'line')}, and their chain of hashes is whole", [
         dict(n=line["n"], time=line["time"][:19].replace("T", " "), event=line["event"],
              what="; ".join(f"{name} {_plain(value)}" for name, value in line.items() if name not in apart and _plain(value)))
         for line in shown

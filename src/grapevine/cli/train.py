@@ -10,6 +10,7 @@ import click
 import grapevine as gv
 from grapevine.cli.flags import config_flag, flags, out_flag, resume_flag
 from grapevine.cli.shell import goes_on
+from grapevine.core.words import many
 from grapevine.jobs.settings import PredictSettings, TrainSettings
 
 
@@ -54,4 +55,5 @@ def predict(run: str, file: str, out: str, **settings: Any) -> None:
     """
     from grapevine.jobs.predict import predict_file
 
-    click.echo(f"Wrote {predict_file(run, file, out, PredictSettings.from_dict(settings))} labels to {out}.")
+    n = predict_file(run, file, out, PredictSettings.from_dict(settings))
+    click.echo(f"Wrote {many(n, 'label')} to {out}.")

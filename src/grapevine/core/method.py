@@ -20,6 +20,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.param import check, read
 from grapevine.core.reply import Form
 from grapevine.core.tensors import torch
+from grapevine.core.words import hint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,7 +213,7 @@ def with_settings(method: type[Method], texts: Mapping[str, str]) -> Method:
     values = {}
     for name, text in texts.items():
         if name not in known:
-            raise Mistake(f"{method.name} has no field '{name}': it has {', '.join(known) or 'none'}.")
+            raise Mistake(f"{method.name} has no field '{name}'{hint(name, known)}: it has {', '.join(known) or 'none'}.")
         values[name] = _read(method, known[name], text)
     return method(**values)
 

@@ -28,7 +28,8 @@ def param(
     `more`, for settings of a job: `kind` is the type where the default is None. `words` such as ("auto",) may stand for a number.
     `empty=True` allows None in Python, and `objects=True` an object that no flag can name. `read` converts what was given.
     `local=True` means that each party decides for itself. `varies=True` allows one cell per value in a comparison. `metavar`,
-    `needed` (an example of a value that must be given) and `flag=False` are for the command.
+    `needed` (an example of a value that must be given), `flag=False` and `hidden=True` (a flag that is only there to be refused
+    with a sentence) are for the command.
     """
     limits = dict(least=least, most=most, above=above, below=below, choices=choices)
     return field(default=default, metadata=dict(symbol=symbol, text=text, **limits, **more))
@@ -48,6 +49,11 @@ def kind(f: Field) -> type:
 # ---------------------------------------------------------------- checks
 
 
+def shown(value: Any) -> str:
+    """A value as one would type it after a flag, or in a file: true, not True."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def check(values: Any, method: str = "") -> None:
     """Raise a `Mistake` for the first field whose value is outside what its `param` allows.
 
@@ -57,14 +63,13 @@ def check(values: Any, method: str = "") -> None:
         value = getattr(values, f.name)
         wrong = _wrong(f, value)
         if wrong:
-            shown = f"{value:g}" if isinstance(value, float) else value
             usual = f"{f.default:g}" if _is_number(f.default) else ""
             if method:
-                raise Mistake(f"{method}: {f.name}={shown} {wrong}{usual and f', as in --set {f.name}={usual}'}.")
+                raise Mistake(f"{method}: {f.name}={shown(value)} {wrong}{usual and f', as in --set {f.name}={usual}'}.")
             if f.default in (f.metadata["least"], f.metadata["most"]):  # which the sentence has named
                 usual = ""
             name = f.name.replace("_", "-")
-            raise Mistake(f"{name} is {shown}, which {wrong}{usual and f', as in {usual}'}.")
+            raise Mistake(f"{name} is {shown(value)}, which {wrong}{usual and f', as in {usual}'}.")
 
 
 def values(f: Field) -> str:
@@ -98,7 +103,7 @@ def _wrong(f: Field, value: Any) -> str:
     if value is None or "least" not in limits or value in limits.get("words", ()):
         return ""
     if limits["choices"]:
-        return "" if value in limits["choices"] else f"is not a known value: use {values(f)}"
+        return "" if value in limits["choices"] else f"is not a known value{hint(str(value), limits['choices'])}: use {values(f)}"
     if not _is_number(value):
         return ""
     good = math.isfinite(value) and all(
@@ -138,7 +143,8 @@ def refusal(f: Field, text: str) -> str:
 def _of_another_kind(f: Field, value: Any, method: str = "") -> Mistake:
     words = f.metadata.get("words", ())
     wanted = listed([_A[kind(f)], *words], "or")
-    usual = "" if f.default in (MISSING, None) else str(f.default)
+    usual = "" if f.default in (MISSING, None) else shown(f.default)
+    value = shown(value)
     if method:
         return Mistake(f"{method}: {f.name}={value} is not {wanted}{usual and f', as in {f.name}={usual}'}.")
     way = f", as in {usual}" if usual else f": use {'one of these' if words else 'one'}, or leave it out"

@@ -14,6 +14,7 @@ from grapevine.core.reply import Form, problem
 from grapevine.core.rows import Rows
 from grapevine.core.sums import Replies
 from grapevine.core.tensors import torch
+from grapevine.core.words import many
 
 if TYPE_CHECKING:
     from grapevine.core.network import ModelSource, Network
@@ -149,8 +150,8 @@ class Server:
         if self.quorum and (left < self.quorum or not replies):
             gone = ", ".join(str(i) for i in sorted(self._gone))
             raise Later(
-                f"{left} of {len(self.clients)} parties still answer after step {name} of round {self.now}, and the quorum is "
-                f"{self.quorum}: {gone} must `grapevine join` again, then start the host again."
+                f"{left} of {many(len(self.clients), 'party', 'parties')} still answer after step {name} of round {self.now}, "
+                f"and the quorum is {self.quorum}: {gone} must `grapevine join` again, then start the host again."
             )
 
     def sample(self, round: int, among: Iterable[Id] | None = None, count: int | None = None, name: str = "sample") -> list[Id]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from grapevine.core.errors import Mistake
 from grapevine.core.tensors import torch
+from grapevine.core.words import many
 from grapevine.data import labels as label_setting
 from grapevine.data.foreign import check_foreign, with_foreign
 from grapevine.data.labels import Flip, LabelSetting, parse_flip, parse_labels
@@ -56,7 +57,9 @@ def split(
     settings["validation"] = float(validation)
     free = np.ones(len(y), dtype=bool) if natural is None else natural >= 0  # rows not given away yet
     if clients > free.sum():
-        raise Mistake(f"{clients} clients cannot share the {free.sum()} rows of {dataset.name}; use fewer clients.")
+        raise Mistake(
+            f"{many(clients, 'client')} cannot share the {many(free.sum(), 'row')} of {dataset.name}; use fewer clients."
+        )
     needed = _needed_classes(setting, y[free], classes)
 
     held_out = _choose_validation(dataset, free, validation, stream(seed, "validation"))
@@ -207,7 +210,7 @@ def _sizes(counts: np.ndarray, rows: int, rng: np.random.Generator) -> np.ndarra
     sizes = np.full(len(has), rows // len(has))
     sizes[np.lexsort((rng.random(len(has)), -has))[: rows % len(has)]] += 1
     if (has > sizes).any():
-        most = f"{has.max()} labels where each of the {len(has)} clients holds {rows // len(has)} rows"
+        most = f"{many(has.max(), 'label')} where each of the {many(len(has), 'client')} holds {many(rows // len(has), 'row')}"
         raise Mistake(f"--labels gives a client {most}; put the labels on more clients, or ask for fewer.")
     return sizes - has
 
@@ -217,7 +220,7 @@ def _restricted(setting: LabelSetting, room: np.ndarray, rng: np.random.Generato
     if setting.on is not None:
         may = np.flatnonzero(room.sum(1))
         if setting.on > len(may):
-            raise Mistake(f"--labels /{setting.on}: only {len(may)} clients can have labels; name at most that many.")
+            raise Mistake(f"--labels /{setting.on}: only {many(len(may), 'client')} can have labels; name at most that many.")
         chosen = np.zeros(len(room), dtype=bool)
         chosen[rng.choice(may, size=setting.on, replace=False)] = True
         room = np.where(chosen[:, None], room, 0)
@@ -230,7 +233,8 @@ def _counts(setting: LabelSetting, room: np.ndarray, rng: np.random.Generator) -
     """How many labels of each class each client gets, of those that there is room for."""
     if setting.n > room.sum():
         raise Mistake(
-            f"--labels asks for {setting.n} labels on the clients, but only {room.sum()} rows can have one; ask for fewer."
+            f"--labels asks for {many(setting.n, 'label')} on the clients, but only {many(room.sum(), 'row')} can have one; "
+            "ask for fewer."
         )
     return label_setting.label_counts(setting.n, room, rng)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.words import many
 from grapevine.data.partition import even
 
 GRAMMAR = (
@@ -65,7 +66,8 @@ def _parse_clients(words: str, text: str) -> dict:
             raise Mistake(f"Labels {text!r}: every number must be at least 1.")
         if n is not None and on is not None and on > n:
             raise Mistake(
-                f"Labels {text!r}: {n} labels cannot be spread over {on} clients; give more labels or name fewer clients."
+                f"Labels {text!r}: {many(n, 'label')} cannot be spread over {many(on, 'client')}; give more labels or name fewer "
+                "clients."
             )
         return dict(n=n, on=on, of_classes=of_classes)
     raise Mistake(f"Labels {text!r} is not valid; write {GRAMMAR}.")

@@ -11,7 +11,6 @@ import csv
 import gzip
 import importlib
 import io
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -84,7 +83,8 @@ def existing_file(path: str | Path) -> Path:
 def no_file(path: Path) -> Mistake:
     if not path.parent.is_dir():
         return Mistake(f"there is no folder {path.parent} and so no file {path}: check the path.")
-    beside = sorted(os.listdir(path.parent), key=lambda name: Path(name).suffix == path.suffix)  # such a one takes precedence
+    near = [each.name for each in path.parent.iterdir() if not path.suffix or each.is_file()]  # a file is no folder
+    beside = sorted(near, key=lambda name: Path(name).suffix == path.suffix)  # such a one takes precedence
     return Mistake(f"there is no file {path}{hint(path.name, beside, lambda name: Path(name).stem)}: check the path.")
 
 

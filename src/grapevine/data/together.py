@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grapevine.core.errors import Mistake
+from grapevine.core.words import many
 from grapevine.data.cells import LARGEST
 from grapevine.data.columns import CATEGORY, DATE, NUMBER, RARE, Column, Layout, counts
 from grapevine.data.tables import Columns, Table, label_name, read
@@ -210,7 +211,7 @@ def same_as_label(tables: Sequence[Table]) -> Iterator[str]:
             continue
         found, value = np.unique(values, return_inverse=True)
         if len(found) <= 2 * len(names) and len(np.unique(value * len(names) + y)) == len(found):
-            yield (f"column {column.name!r} alone says the label of all {len(y)} labelled rows: {IF_TRUTH}")
+            yield f"column {column.name!r} alone says the label of all {many(len(y), 'labelled row')}: {IF_TRUTH}"
 
 
 def named_as_label(tables: Sequence[Table]) -> Iterator[str]:
@@ -246,8 +247,8 @@ def _shared(tables: Sequence[Table], table: Table, j: int) -> np.ndarray:
 def number_doubts(column: Column, values: Sequence[np.ndarray], names: Sequence[str]) -> Iterator[str]:
     for own, name in zip(values, names):
         if looks_like_id(column.name, own):
-            yield (f"column {column.name!r} looks like an id in {name} ({len(own)} rows, no two alike): if it is one, use --id "
-                   f"{column.name}.")  # fmt: skip
+            yield (f"column {column.name!r} looks like an id in {name} ({many(len(own), 'row')}, no two alike): if it is one, "
+                   f"use --id {column.name}.")  # fmt: skip
             break
     middle = [np.median(size) if len(size := np.abs(own[own != 0])) >= 5 else np.nan for own in values]
     for i, name in enumerate(names):

@@ -19,7 +19,7 @@ import torch
 from grapevine.core import Client, Meter, account
 from grapevine.core.errors import Mistake
 from grapevine.core.rows import Rows
-from grapevine.core.words import some
+from grapevine.core.words import count, some
 from grapevine.data import tables
 from grapevine.jobs import clean_result
 from grapevine.jobs.clean_result import CleanResult, PartyCleaned, examples, measure
@@ -91,7 +91,7 @@ def run(server: Party, parties: Sequence[Party], s: CleanSettings, progress: Pro
     state = ran.state
     scaled = (state["mean"].numpy(), state["std"].numpy()) if method.scale == "standard" else None
     found = [party_cleaned(party, ran.clients[party.name], host.classes, scaled, ran.disclosure[party.name]) for party in parties]
-    notes += [f"{p.name} has nothing relevant: all of its {len(p.ids)} rows were excluded, so training cannot use it."
+    notes += [f"{p.name} has nothing relevant: all of its {count(len(p.ids))} rows were excluded, so training cannot use it."
               for p in found if not p.relevant.any()]  # fmt: skip
     notes += _far_notes(found) + _doubts(state["expected"], method)
     return CleanResult(

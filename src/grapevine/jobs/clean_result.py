@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grapevine.core.store import write_atomically
 from grapevine.core.version import __version__
-from grapevine.core.words import count, short_table
+from grapevine.core.words import count, many, short_table
 from grapevine.data import tables
 from grapevine.jobs.folder import Page, Parties, cells, no_label, write_folder, write_lines
 from grapevine.jobs.reading import Party
@@ -103,7 +103,8 @@ class CleanResult(Parties[PartyCleaned]):
 
     def __repr__(self) -> str:
         rows = [dict(party=p.name, **p.table) for p in self.parties]
-        return short_table(f"labels of {len(self)} parties cleaned by {self.model}, {len(self.classes)} classes", rows)
+        classes = many(len(self.classes), "class", "classes")
+        return short_table(f"labels of {many(len(self), 'party', 'parties')} cleaned by {self.model}, {classes}", rows)
 
 
 # ---------------------------------------------------------------- where the truth is known
@@ -148,7 +149,8 @@ def findings(measured: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, A
     """What was found of what there was, but not the labels before and after; and sentences on what was found though there was
     none of it, which has no precision worth a line."""
     lines = {name: m for name, m in measured.items() if (m["found"] or m["of"]) and name not in (BEFORE, AFTER)}
-    none = [f"{name.capitalize()}: {count(m['found'])}, but there were none." for name, m in lines.items() if not m["of"]]
+    none = [f"{name.capitalize()}: {count(m['found'])}, all of them by mistake, because by the truth there is nothing to find."
+            for name, m in lines.items() if not m["of"]]  # fmt: skip
     return {name: m for name, m in lines.items() if m["of"]}, none
 
 

@@ -37,9 +37,9 @@ def read_fields(given: Mapping[str, Any] | Sequence[str], example: str = "--set 
     pairs = {}
     for text in given:
         name, equals, value = text.partition("=")
-        if not equals:
+        if not equals or not name.strip():
             raise Mistake(f"{example.split()[0]} {text or repr(text)} is not field=value, as in {example}.")
-        pairs[name] = value
+        pairs[name.strip()] = value.strip()
     return pairs
 
 
@@ -63,7 +63,7 @@ def read_vary(given: Mapping[str, Sequence[Any]] | Sequence[str]) -> dict[str, l
         return {name.replace("-", "_"): list(values) for name, values in given.items()}
     grid: dict[str, list[Any]] = {}
     for text in given:
-        name, equals, words = text.partition("=")
+        name, equals, words = re.sub(r"\s*([=,])\s*", r"\1", text.strip()).partition("=")
         name = name.removeprefix("--").replace("-", "_")
         if not equals or not words:
             raise Mistake(f"--vary {text} is not flag=a,b,c, as in --vary labels=clients:100,clients:500.")
@@ -179,10 +179,8 @@ class CleanSettings(Settings):
     )
     embed: str | None = same(LabelSettings, "embed")
     counts: bool = param(False, "", "Let parties tell the server how many rows they kept, corrected and excluded.")
-    dp_labels: float | None = param(
-        None, "", "Not available: nothing about labels leaves a party in this job.", kind=float, local=True, metavar="EPS"
-    )
-    dp: float | None = param(None, "", "Not available: this job opens no sum.", kind=float, local=True, metavar="EPS")
+    dp_labels: float | None = own(None, "Refused: nothing about labels leaves a party in this job.", kind=float, hidden=True)
+    dp: float | None = own(None, "Refused: this job opens no sum.", kind=float, hidden=True)
     seed: int = same(RunSettings, "seed")
     workers: int = same(LabelSettings, "workers")
 

@@ -10,7 +10,7 @@ from typing import Any
 from grapevine.core.words import count, many, percent
 from grapevine.jobs.expected import wilson
 
-FEW = 20  # validation rows: with fewer, chance may choose the round
+FEW = 20  # validation or test rows: with fewer, chance chooses the round, or makes the accuracy
 APART = 0.02  # of a class's share: from here on, the test rows have another balance than the clients'
 
 
@@ -40,6 +40,14 @@ def kept_for(result: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) ->
         return "last"
     n = result.get("validation_rows")  # older results do not have it
     return f"best on {many(n, 'validation row')}" if n else "best on validation"
+
+
+def few_tested(rests: Basis | None) -> list[str]:
+    """A warning where so few test rows measured the accuracy."""
+    if rests is None or rests.n >= FEW:
+        return []
+    return [f"Only {many(rests.n, 'test row')} measured the accuracy, so it says little: label more rows, or mark more of them "
+            "as test rows in a column called split."]  # fmt: skip
 
 
 def few_chose(n: int | None) -> list[str]:
@@ -80,8 +88,8 @@ def job_labels(data: Mapping[str, Any]) -> list[str]:
     if not made:
         return []
     least = str(data["labels_from"]).partition(", ")[2]
-    said = [f"{count(made['new'])} of the clients' {count(made['of'])} labels came from the label job ({least})."]
+    said = [f"{count(made['new'])} of the clients' {many(made['of'], 'label')} came from the label job ({least})."]
     if made["held_out"]:
-        said.append(f"The label job had the labels of {count(made['held_out'])} rows that this run holds out for testing or "
+        said.append(f"The label job had the labels of {many(made['held_out'], 'row')} that this run holds out for testing or "
                     "validation, so the accuracy may be too high.")  # fmt: skip
     return said

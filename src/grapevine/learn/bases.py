@@ -20,6 +20,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT
 from grapevine.core.rows import Rows
 from grapevine.core.sums import Field, Replies
+from grapevine.core.words import count
 from grapevine.learn.training import Adjust, Weights, add, average, parameter_names, pull, push, subtract
 
 BASES = ("fedavg", "fedprox", "scaffold")
@@ -87,7 +88,7 @@ def check_features_dim(method: Method, server: Server) -> None:
 def note_unused_labels(method: Method, server: Server) -> None:
     """Say that a method of clients leaves the server's labels aside: what it learns is what the clients' labels teach."""
     if has_rows(server):
-        unused = f"the server's {len(own_rows(server))} labelled rows are not used"
+        unused = f"the server's {count(len(own_rows(server)))} labelled rows are not used"
         logging.getLogger("grapevine").warning(f"{method.name} learns from the clients' labels alone: {unused}.")
 
 

@@ -34,6 +34,7 @@ from torch import nn
 
 from grapevine.core.errors import Mistake
 from grapevine.core.network import Network
+from grapevine.core.words import hint
 from grapevine.learn import layers
 from grapevine.learn.normalisation import NORMS, BatchNorm1d, norm_layer
 
@@ -186,7 +187,7 @@ def _name_and_width(text: str) -> tuple[str, float]:
     """`cnn13:0.25` is a quarter of `cnn13`."""
     name, _, share = text.partition(":")
     if name not in _MODELS:
-        raise Mistake(f"no model is called {name!r}: choose one of {', '.join(_MODELS)}.")
+        raise Mistake(f"no model is called {name!r}{hint(name, _MODELS)}: choose one of {', '.join(_MODELS)}.")
     if not share:
         return name, 1.0
     if name in ("linear", "cnn"):

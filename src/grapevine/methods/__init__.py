@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from grapevine.core.errors import Mistake
+from grapevine.core.words import hint
 
 if TYPE_CHECKING:
     from grapevine.core import Method
@@ -65,13 +67,23 @@ def find(name: str) -> type[Method]:
         return getattr(importlib.import_module(f"grapevine.methods.{module}"), cls)
     for point in entry_points(group="grapevine.methods", name=name):
         return point.load()
+    asked = re.fullmatch(r"(.+\.py:\w+|[^:]+):(.*)", name)
+    if asked and (asked[1] in names() or ".py:" in asked[1]):
+        raise _fields_of(asked[1], asked[2])
     if ":" in name:
         return _from_file(*name.rsplit(":", 1))
-    from difflib import get_close_matches
+    there = ", ".join(names())
+    raise Mistake(f"there is no method '{name}'{hint(name, names()) or f': there are {there}'}.")
 
-    near = get_close_matches(name, names(), 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names())}."
-    raise Mistake(f"there is no method '{name}': {hint}")
+
+def _fields_of(method: str, words: str) -> Mistake:
+    """What to do about METHOD:WORDS, which only `compare` takes, as METHOD:FIELD=VALUE,…"""
+    pieces = [piece.strip() for piece in words.split(",")]
+    odd = [piece for piece in pieces if not re.match(r"\w+\s*=", piece)]
+    if odd:
+        return Mistake(f"{method}:{words}: {odd[0] or repr(odd[0])} is not field=value, as in {method}:lr=0.05.")
+    told = " ".join(f"--set {piece}" for piece in pieces)
+    return Mistake(f"{method}:{words} is not the name of a method: give the fields of {method} with {told}.")
 
 
 def _from_file(path: str, cls: str) -> type[Method]:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from grapevine.core import Client, Method, Server, param, step
+from grapevine.core.errors import Mistake
 from grapevine.core.reply import COUNT, Array
 from grapevine.learn import Weights, average, bases, clip, train
 from grapevine.learn.pseudo import class_thresholds, second_choices, shares
@@ -50,7 +51,10 @@ class CBAFed(Method):
     rare: float = param(0.03, "", "share under which a class takes second choices; 0: none does", least=0, most=1)
     warmup: float = param(0.5, "", "share of the rounds on labels alone", least=0, most=1)
     residual: int = param(
-        5, "", "epochs of a round, and rounds after the warm-up, between averages with older weights; 0: none", least=0
+        5,
+        "",
+        "average with older weights every so many epochs (clients) or rounds after the warm-up (server); 0: never",
+        least=0,
     )
     kept: float = param(0.8, "", "weight of the older weights at a client with labels", least=0, most=1)
     kept_at_server: float = param(0.5, "", "weight of the older weights at the server", least=0, most=1)
@@ -65,6 +69,9 @@ class CBAFed(Method):
         return "class counts are summed over each round's clients, and would give away each client's by subtraction"
 
     def check(self, server: Server) -> None:
+        if self.most < self.base:  # all classes with a fair share would have the same threshold, and the first round another
+            raise Mistake(f"cbafed: most={self.most:g} is below base={self.base:g}, which is the threshold of an average class: "
+                          f"use most={self.base:g} or more, or a lower base.")  # fmt: skip
         bases.note_unused_labels(self, server)
 
     def gradient_steps(self, labelled: int, unlabelled: int, at_server: int) -> int:

@@ -131,8 +131,10 @@ class XCLP(Method):
                 f"xclp: hamming={self.hamming!r} is not a protocol: from grapevine.crypto.hamming import protocol, and use "
                 "hamming=protocol('psm')."
             )
-        if (self.init == "pretrained") != bool(self.init_run):
-            raise Mistake(f"xclp: init={self.init} and init_run='{self.init_run}': give a folder only with init=pretrained.")
+        if self.init == "pretrained" and not self.init_run:
+            raise Mistake("xclp: init=pretrained needs init_run=FOLDER, the folder of a finished run with the same model.")
+        if self.init_run and self.init != "pretrained":
+            raise Mistake(f"xclp: init_run={self.init_run} is used only with init=pretrained: set both or neither.")
         bases.check_features_dim(self, server)
         self.first_weights(server)
         bases.note_unused_labels(self, server)

@@ -60,16 +60,18 @@ def make(folder: Path, summary: dict[str, Any]) -> Page:
 def _head(summary: dict, counts: dict[str, dict[str, int]]) -> dict[str, Any]:
     total: Counter[str] = sum(map(Counter, counts.values()), Counter())
     n, new = count(sum(total.values())), total["newly labelled"]
-    heading = f"Of {n} rows {count(total['kept'])} kept their label, {count(total['corrected'])} labels were corrected"
-    heading += f", {count(new)} unlabelled rows got one" if new else ""
-    heading += f" and {count(total['excluded'])} rows were excluded."
+    heading = (
+        f"Of {n} rows {count(total['kept'])} kept their label, {many(total['corrected'], 'label was', 'labels were')} corrected"
+    )
+    heading += f", {many(new, 'unlabelled row')} got one" if new else ""
+    heading += f" and {many(total['excluded'], 'row was', 'rows were')} excluded."
     if not counts:
         heading = f"{', '.join(summary['cleaned'])} have cleaned their labels, and only they know them."
     before, after, expected = summary["accuracy_given"], summary["accuracy"], summary["expected"]
     told = f"{percent(before)} of the given labels were the true class; " if before is not None and after is not None else ""
     told += f"{percent(after)} of the labels on rows that were not excluded are. " if after is not None else ""
     if expected["n"]:  # what the server's own held-out rows say of the classifier
-        told += f"Of {count(expected['n'])} labelled rows of the server that were held out from the classifier, it was sure "
+        told += f"Of {many(expected['n'], 'labelled row')} of the server that the classifier did not train on, it was sure "
         told += f"(confidence {summary['settings']['tau']:g} or more) of {count(expected['sure'])}"
         right = expected["sure_right"] / expected["sure"] if expected["sure"] else None
         told += f", and right about {percent(right)} of these." if right is not None else "."
@@ -148,7 +150,7 @@ def _planes(parties: list[dict], method: dict) -> list[Part]:
 
 def _plane(who: str, counts: Counter[tuple[int, int]], method: dict) -> Chart:
     """Rows by confidence, across, and loss, upwards, both logarithmic, with τ and Υ as lines and the actions in their regions."""
-    row, top, left, wide = 13, 16, 9.0, 89.0
+    row, top, left, wide = 13, 32, 9.0, 76.0  # words stand above and beside the cells, never on them
     low = (BINS + 2) * row + top  # the lower edge: rows without a label are the lowest line, infinite losses the highest
 
     def across(confidence: float) -> float:
@@ -165,10 +167,9 @@ def _plane(who: str, counts: Counter[tuple[int, int]], method: dict) -> Chart:
         marks.append(Group([box], f"{loss}\n{confidence}\nrows: {count(n)}", role="cell"))
     tau, upsilon, right = across(method["tau"]), down(method["upsilon"]), left + wide
     marks += [Line(tau, top, tau, low, "cut"), Line(left, upsilon, right, upsilon, "cut")]
-    marks += [Words(tau, 11, f"τ = {method['tau']:g}", "middle"), Words(left, upsilon - 4, f"Υ = {method['upsilon']:g}", dx=4)]
-    marks += [Words(right, top + 3 * row, "corrected", "end", -6, "region"),
-              Words(right, upsilon + 16, "kept", "end", -6, "region"),
-              Words(left, top + 3 * row, "excluded", dx=6, look="region")]  # fmt: skip
+    marks += [Words(tau, 27, f"τ = {method['tau']:g}", "middle"), Words(right, upsilon + 4, f"Υ = {method['upsilon']:g}", dx=6)]
+    marks += [Words(left, 11, "excluded", look="region"), Words(right, 11, "corrected", "end", look="region"),
+              Words(right, upsilon + 22, "kept", dx=6, look="region")]  # fmt: skip
     marks += [Words(0, down(value) + 4, f"{value:g}") for value in (1e-3, 1e-2, 0.1, 1, 10)]
     marks += [Words(0, top + row - 2, "∞"), Words(0, low - 3, "none")]
     marks += [Words(across(value), low + 15, f"{value:g}", "middle") for value in (0.5, 0.9, 0.99, 0.999)]
@@ -203,7 +204,7 @@ def _suspicious(folder: Path, parties: list[dict]) -> list[Part]:
         tables = [part for kind, told in KINDS.items() if found.get(kind) for part in (told, _examples(found[kind]))]
         shown.append(Card(p["id"], tables or ["Nothing was corrected or excluded."]))
     left = len(parties) - MOST_PARTIES
-    return shown + ([f"… and {count(left)} more parties, in their suspicious.json."] if left > 0 else [])
+    return shown + ([f"… and {count(left)} more, in their suspicious.json."] if left > 0 else [])
 
 
 def _examples(found: list[dict]) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 from grapevine.core.errors import Mistake
 from grapevine.core.version import __version__
 from grapevine.core.words import count, duration, many, percent, size
-from grapevine.jobs.compare_table import data_names, lead
+from grapevine.jobs.compare_table import lead
 from grapevine.report.files import is_run, job_of
 from grapevine.report.page import REFRESH_SECONDS, Page
 from grapevine.report.parts import Card, Cell, Table
@@ -103,8 +103,13 @@ def _compared(path: Path) -> dict[str, Any]:
     seconds = sum(run["seconds"] or 0 for run in data["runs"])
     right = Cell(percent(first["accuracy"]), f"{first['method']}, n = {first['seeds']}") if first else "—"
     state = "running" if data["state"] == "going" and running(path) else "stopped" if data["state"] == "going" else data["state"]
-    return dict(job="compare", method=", ".join(data["methods"]), data=data_names(data), state=state, right=right,
+    return dict(job="compare", method=", ".join(data["methods"]), data=_names(data), state=state, right=right,
                 time=duration(seconds), sent="—", finished=_when(path / "compare.json"))  # fmt: skip
+
+
+def _names(data: dict[str, Any]) -> str:
+    """What was compared on, named as a training run names it: a file without its folder and ending."""
+    return ", ".join(dict.fromkeys(Path(str(cell["data"])).stem for cell in data["cells"]))
 
 
 def _when(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from grapevine.core.errors import Mistake
-from grapevine.core.words import count
+from grapevine.core.words import many
 from grapevine.report.charts.kinds import scatter
 from grapevine.report.files import Files
 from grapevine.report.parts import Chart
@@ -28,7 +28,7 @@ def charts(files: Files) -> list[Chart]:
         last = number == len(kept) - 1
         rows = zip(flat[:, 0], flat[:, 1], tensors["y"], tensors["guess"])
         placed = [(float(x), float(y), classes[true], classes[taken]) for x, y, true, taken in rows]
-        note = f"{count(len(placed))} test rows by t-SNE, coloured by their true class; large dots are the classes' centroids. "
+        note = f"{many(len(placed), 'test row')} by t-SNE, coloured by their true class; large dots are the classes' centroids. "
         note += "Choose a class to see it alone, or to see what is taken for it."
         title = f"Latent space, round {round}{' (kept)' if last and files.result else ''}"
         about: dict[str, Any] = dict(note=note if last else "", wide=len(kept) == 1)

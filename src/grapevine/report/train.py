@@ -17,7 +17,7 @@ from grapevine.core.errors import Mistake
 from grapevine.core.words import count, duration, many, percent, points, size, some
 from grapevine.data.foreign import IRRELEVANT
 from grapevine.jobs.settings import TrainSettings
-from grapevine.jobs.train_words import clients_of, few_chose, job_labels, kept_for, rests_on
+from grapevine.jobs.train_words import clients_of, few_chose, few_tested, job_labels, kept_for, rests_on
 from grapevine.report import latent, picture, privacy, sent
 from grapevine.report.charts.kinds import Axis, bars, columns, curves, gained, heat, lines
 from grapevine.report.files import ALONE, Files, compared_with, read
@@ -31,6 +31,10 @@ MOST_BARS = 30  # clients named one by one; up to MOST_COLUMNS as thin columns; 
 MOST_COLUMNS = 300
 ALL, CONFIDENCE = "pseudo_labels_right_of_all", "pseudo_labels_confidence"
 JUDGED, QUALIFIED = "pseudo_label_accuracy_", "qualified"  # in history.jsonl: of another head; rows a client trains on
+EXPLAINED = dict(
+    gradient_diversity="How far the clients' updates differ: 1/n if all n are the same, 1 if they are at right angles to one "
+    "another, and more if they cancel out."
+)
 TITLES = {
     "pseudo_labels_used": "Pseudo-labels used since the evaluation before",
     "nothing_relevant": "Clients with nothing relevant, so far",
@@ -100,12 +104,13 @@ def _data_name(files: Files) -> str:
 
 
 def _finished(files: Files, result: dict) -> dict[str, Any]:
-    rows, rests = "test rows" if files.split or "split" in files.data else "rows that the parties held out", rests_on(result)
-    rows = f"{count(rests.n)} {rows}" if rests else rows
+    whose, rests = "test {}" if files.split or "split" in files.data else "{} that the parties held out", rests_on(result)
+    rows, verb = whose.format("rows"), "is" if rests and rests.n == 1 else "are"
+    rows = many(rests.n, whose.format("row"), rows) if rests else rows
     about = f"{_about(files)} "
     if result.get("best_round") is not None:
         kept = f"round {count(result['best_round'])} was kept, the {kept_for(result, files.history)}"
-        about += f"Of {count(result['rounds'])} rounds, {kept}."
+        about += f"Of {many(result['rounds'], 'round')}, {kept}."
     own = [row["accuracy"] for row in result["per_client"] if row["accuracy"] is not None]
     tiles = {
         f"test accuracy ({rests.low:.0%} to {rests.high:.0%}, n = {count(rests.n)})" if rests else "test accuracy": percent(
@@ -119,9 +124,14 @@ def _finished(files: Files, result: dict) -> dict[str, Any]:
     }
     if result.get("pseudo_label_accuracy") is not None:
         tiles["pseudo-labels right"] = percent(result["pseudo_label_accuracy"])
-    heading = f"{percent(result['accuracy'])} of the {rows} are classified right by {result['method']} on {_data_name(files)}"
+    heading = f"{percent(result['accuracy'])} of the {rows} {verb} classified right by {result['method']} on {_data_name(files)}"
     heading += f" (95 % interval: {rests.between})." if rests else "."
-    return dict(heading=heading, about=about, tiles=tiles, notices=[*few_chose(result.get("validation_rows")), *_without(files)])
+    return dict(
+        heading=heading,
+        about=about,
+        tiles=tiles,
+        notices=[*few_tested(rests), *few_chose(result.get("validation_rows")), *_without(files)],
+    )
 
 
 def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
@@ -141,7 +151,7 @@ def _unfinished(files: Files, alive: bool) -> dict[str, Any]:
         if alive
         else "The run was stopped before its end: the same command with --resume continues it."
     )
-    heading = f"Not finished: {settings['method']} has done {done} of {rounds} rounds."
+    heading = f"Not finished: {settings['method']} has done {done} of {many(settings['rounds'], 'round')}."
     return dict(heading=heading, about=_about(files), tiles=tiles, notices=[notice, *_without(files)])
 
 
@@ -240,7 +250,7 @@ def _curve(history: list[dict], name: str) -> list[Chart]:
         return []
     title = TITLES.get(name) or name.replace("_", " ").capitalize()
     series = curves([line["round"] for line in there], {name: [line[name] for line in there]})
-    return [lines(title, series, Axis("round"), Axis(name, lambda v: f"{v:.4g}"))]
+    return [lines(title, series, Axis("round"), Axis(name, lambda v: f"{v:.4g}"), note=EXPLAINED.get(name, ""))]
 
 
 # ---------------------------------------------------------------- clients

@@ -25,7 +25,7 @@ from grapevine.core.network import Meter, ModelSource
 from grapevine.core.server import Server
 from grapevine.core.store import FileStore, RamStore, Store, write_atomically
 from grapevine.core.version import __version__
-from grapevine.core.words import percent, short_table, size
+from grapevine.core.words import many, percent, short_table, size
 from grapevine.graph.layout import leading
 from grapevine.run.evaluate import Evaluator, number
 from grapevine.run.folder import Lines, claim, peak_memory_mb, read_lines, require_same
@@ -75,7 +75,7 @@ class Run:
     def __repr__(self) -> str:
         r = self.result
         row = {name: percent(r[name]) for name in ("accuracy", "accuracy_last", "balanced_accuracy")}
-        title = f"{r['method']}, {r['rounds']} rounds, seed {r['seed']}" + (f", in {self.out}" if self.out else "")
+        title = f"{r['method']}, {many(r['rounds'], 'round')}, seed {r['seed']}" + (f", in {self.out}" if self.out else "")
         return short_table(title, [dict(row, up=size(r["bytes_up"]), down=size(r["bytes_down"]))])
 
     @property

@@ -19,6 +19,7 @@ from grapevine.core.network import Meter, ModelSource
 from grapevine.core.server import Server
 from grapevine.core.store import FileStore, RamStore
 from grapevine.core.version import __version__
+from grapevine.core.words import many
 from grapevine.data.split import Split
 from grapevine.learn.averages import secured
 from grapevine.run import privacy
@@ -160,6 +161,7 @@ def warn_of_rounds_without_labels(method: Method, split: Split, per_round: int) 
     idle = math.comb(n - len(labels), per_round) / math.comb(n, per_round)
     if idle > IDLE_ROUNDS:
         logging.getLogger("grapevine").warning(
-            f"{method.name}: {len(labels)} of {n} clients have labels, so about {idle:.0%} of the rounds with --per-round "
-            f"{per_round} have none: choose more clients a round, or spread the labels, as in --labels clients:{sum(labels)}."
+            f"{method.name}: {len(labels)} of {many(n, 'client')} have labels, so about {idle:.0%} of the rounds with "
+            f"--per-round {per_round} have none: choose more clients a round, or spread the labels, as in "
+            f"--labels clients:{sum(labels)}."
         )

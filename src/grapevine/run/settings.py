@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 from grapevine.core.param import Settings, param
 
 WORKERS = min(2, os.cpu_count() or 1)
-MODELS = "The network: linear, mlp, cnn, cnn13, resnet9, resnet18, wrn28x2; cnn13:0.25 is a thin cnn13 [cnn; tables: mlp]."
+MODELS = (
+    "The network: linear, mlp, cnn, cnn13, resnet8, resnet9, resnet17, resnet18, resnet18-imagenet, wrn28x2; cnn13:0.25 is a "
+    "thin cnn13 [cnn; tables: mlp]."
+)
 
 
 @dataclass(frozen=True)

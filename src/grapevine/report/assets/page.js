@@ -1,6 +1,14 @@
 (() => {
   const all = (words, inside = document) => [...inside.querySelectorAll(words)];
 
+  // A command wraps between its words, not inside a flag as after the first hyphen of --budget.
+  for (const pre of all("pre")) pre.replaceChildren(...pre.textContent.split(/(\s+)/).filter(Boolean).map(word => {
+    if (!word.trim()) return word;
+    const span = document.createElement("span");
+    span.textContent = word;
+    return span;
+  }));
+
   // What a mark is, told beside the pointer or by arrow keys.
   const tip = document.getElementById("tip");
   let on = null;

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grapevine.core.words import count, percent, short
+from grapevine.core.words import count, many, percent, short
 from grapevine.report.charts.marks import SERIES, Box, Dot, Drawing, Group, Line, Mark, Path, Words
 from grapevine.report.charts.names import BESIDE, Named, place
 from grapevine.report.parts import Chart, Key, Table
@@ -410,7 +410,7 @@ def scatter(
     marks.sort(key=lambda mark: isinstance(mark, Group) and mark.data["kind"] != quiet)
     for kind, some in places.items() if centroids else ():
         x, y = (sum(values) / len(some) for values in zip(*some))
-        dot, tip = Dot(x, y, 7, "centre", number[kind]), f"{kind}\ncentre of {len(some)} rows"
+        dot, tip = Dot(x, y, 7, "centre", number[kind]), f"{kind}\ncentre of {many(len(some), 'row')}"
         marks.append(Group([dot], tip, data=dict(kind=kind)))
     chosen = dict(kind=("Class", list(places)), group=(groups, sorted(set(others)))) if menus else None
     table = Table(["class", "points drawn"], [[kind, len(some)] for kind, some in places.items()])
