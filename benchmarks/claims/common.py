@@ -3,7 +3,8 @@
 A setting is a folder of `grapevine compare` under `.runs/`; claims that name the same setting share its runs, and a run that is
 there is not repeated. Before a setting is run, the fields of each method are chosen on validation accuracy, with the same rule
 for all: 4 trials, one seed that is not used again, a third of the rounds; and while the best learning rate is the least or the
-largest, one more, three times as far out.
+largest, one more, three times as far out. XCLP's settings have the four alone, and so have images, where a trial has a tenth of
+the rounds: in so few the largest rate is the best, and over all rounds it is not (X5).
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Setting:
     seeds: int = SEEDS
     share: int = SHARE_OF_ROUNDS
     """A trial has one in so many of the rounds."""
+    further: bool = True
+    """Whether a rate beyond the best is tried, if that is at an edge."""
 
     def words(self) -> str:
         """The flags as one would type them; a file by its name."""
@@ -100,7 +103,7 @@ def ordered(setting: Setting, name: str, candidates: list[dict[str, Any]], own: 
         specs = [spell(name, own, fields) for fields in candidates]
         runs = run(setting, specs, f"{setting.name}-trials", [TRIAL_SEED], flags)
         scores = [max(map(best_validation, runs[spec]), default=-1.0) for spec in specs]
-        more = further(candidates, candidates[scores.index(max(scores))])
+        more = further(candidates, candidates[scores.index(max(scores))]) if setting.further else None
         if more is None:
             break
         candidates = [*candidates, more]

@@ -85,8 +85,8 @@ A method is above another if Student's t of the paired differences over the seed
 takes 2.9 standard errors, with five 2.1. A claim holds if all its comparisons come out, those on [images](#images) too, and in
 part if some do. It is undecided if chance may explain all of them. A few come out by chance.
 Methods that are compared have the same data, rounds, clients and budget. Each chooses its learning rate by four trials on
-validation rows, with a seed that is not used again and a third of the rounds, and by more where the best is at an edge; for M1 to
-M3 it is FedAvg's on true labels.
+validation rows, with a seed that is not used again and a third of the rounds; for P and A claims also by rates beyond an edge. On
+images trials have a tenth of the rounds. For M1 to M3 the rate is FedAvg's on true labels.
 Accuracy is that of the round that is best on validation. Tables show means over the seeds, in per cent where nothing else is
 said.
 """

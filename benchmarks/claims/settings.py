@@ -35,24 +35,29 @@ _XCLP = dict(data="cifar10-lite0", clients=100, labels="clients:1000", model="ml
 MNIST_PART = RUNS / "mnist-15000.npz"
 _DIGITS = dict(_XCLP, data="digits", clients=10, per_round=10, labels="clients:50", rounds=60)
 _MNIST = dict(_XCLP, data=MNIST_PART, clients=20, labels="clients:200", budget=dict(STAGE_1, epochs=2))
-_FEATURES = Setting("xclp3-iid", _XCLP, XCLP_TRIALS)
+_FEATURES = Setting("xclp3-iid", _XCLP, XCLP_TRIALS, seeds=FEW, further=False)
 _SOME = {
     method: XCLP_TRIALS[method] for method in ("xclp", "fedavg", "perclient-lp", "network", "fedsem")
 }  # the others cost most
+_MNIST_IID = Setting("xclp3-mnist", _MNIST, _SOME, seeds=FEW, further=False)
 XCLP = {
-    "digits, 10 clients, 50 labels": Setting("xclp3-digits", _DIGITS, XCLP_TRIALS),
-    "digits, 10 clients, 50 labels, label skew": Setting("xclp3-digits-skew", dict(_DIGITS, labels="clients:50~5"), XCLP_TRIALS),
-    "MNIST, 20 clients, 200 labels, label skew": Setting("xclp4-mnist-skew", dict(_MNIST, labels="clients:200~5"), _SOME),
+    "digits, 10 clients, 50 labels": Setting("xclp3-digits", _DIGITS, XCLP_TRIALS, further=False),
+    "digits, 10 clients, 50 labels, label skew": Setting(
+        "xclp3-digits-skew", dict(_DIGITS, labels="clients:50~5"), XCLP_TRIALS, further=False
+    ),
+    "MNIST, 20 clients, 200 labels, label skew": Setting(
+        "xclp3-mnist-skew", dict(_MNIST, labels="clients:200~5"), _SOME, _MNIST_IID, FEW
+    ),
     "CIFAR-10 features, 1000 labels": _FEATURES,
     "CIFAR-10 features, 1000 labels, label skew": Setting(
-        "xclp3-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS, _FEATURES
+        "xclp3-skew", dict(_XCLP, labels="clients:1000~5"), XCLP_TRIALS, _FEATURES, FEW
     ),
 }
 # One local epoch instead of five, and without FedMatch and FedSiam, which cost most: dozens of runs take hours on two cores.
 FASHION_METHODS = tuple(_SOME)
 _FASHION = dict(data="fashion-mnist", clients=100, labels="clients:1000", model="cnn", rounds=60, per_round=5, evaluate_every=5,
                 budget=dict(STAGE_1, epochs=1))  # fmt: skip
-_FASHION_IID = Setting("xclp2-fashion-iid", _FASHION, _SOME, seeds=FEW)
+_FASHION_IID = Setting("xclp2-fashion-iid", _FASHION, _SOME, seeds=FEW, further=False)
 _FASHION_SKEW = Setting("xclp2-fashion-skew", dict(_FASHION, labels="clients:1000~5"), tuned_as=_FASHION_IID, seeds=FEW)
 XCLP_SOME = Setting(  # at 20 of the clients
     "xclp2-fashion-some", dict(_FASHION, labels="clients:1000/20"), tuned_as=_FASHION_IID, seeds=FEW
@@ -123,4 +128,4 @@ ANCHOR_WORDS = f"{_FIRST.words()}, also with server:250, with server_epochs=5 an
 # One local epoch instead of five: batches of 10 in three views are slow on two cores.
 _IMAGES = dict(data="fashion-mnist", clients=100, labels="server:250", model="cnn", rounds=20, per_round=5, evaluate_every=2,
                budget=dict(epochs=1, server_epochs=5, pretrain=5))  # fmt: skip
-ANCHOR_FASHION = Setting("anchor2-fashion-iid", _IMAGES, ANCHOR_TRIALS, seeds=FEW)  # for anchor_parts.py
+ANCHOR_FASHION = Setting("anchor2-fashion-iid", _IMAGES, ANCHOR_TRIALS, seeds=FEW, further=False)  # for anchor_parts.py
