@@ -241,7 +241,7 @@ double descent: for {numbers} labels `fed3r` has {"; ".join(told)} (one seed).""
 
 def standing(result: dict[str, Any]) -> str:
     """In each setting, what label, then train is below, level with and above, among lines without the true labels of all rows."""
-    told = []
+    rows = []
     for space, lines in result["spaces"].items():
         for place in PLACES:
             scores = {
@@ -251,21 +251,30 @@ def standing(result: dict[str, Any]) -> str:
             mine = scores.get(LABELLED, [])
             others = {line: each for line, each in scores.items() if line not in (LABELLED, "supervised") and len(each) > 1}
             if len(mine) > 1 and others:
-                told.append(f"- {space}, {place}: {mean(mine):.1f}; {beside(mine, others)}\n")
-    return f"Where **{LABELLED}** stands, among all that do not know the true labels:\n\n{''.join(told)}\n" if told else ""
+                rows.append((f"{space}; {place}", f"{mean(mine):.1f}", *beside(mine, others)))
+    head = ("setting", LABELLED, "above it", "level with it", "below it")
+    return (
+        f"""This is where **{LABELLED}** stands among the methods that do not know the true labels. *Level* are those that
+Student's t of the paired differences (one-sided, 5 %) cannot distinguish from it.
+
+{markdown(head, rows)}
+
+"""
+        if rows
+        else ""
+    )
 
 
-def beside(mine: list[float], others: dict[str, list[float]]) -> str:
-    """Which lines are above, and which are level, the best three by name; the rest is below. Pairs are those that both have."""
+def beside(mine: list[float], others: dict[str, list[float]]) -> tuple[str, ...]:
+    """Which lines are above, and which are level, the best three by name; how many are below. Pairs are those that both have."""
     pairs = {line: list(zip(mine, each)) for line, each in others.items()}
     outcomes = {line: beats(*zip(*both))["outcome"] for line, both in pairs.items()}
     said = []
-    for outcome, words in (("no", "above it"), ("open", "level")):
+    for outcome in ("no", "open"):
         found = sorted((line for line in others if outcomes[line] == outcome), key=lambda line: -mean(others[line]))
         named = ", ".join(f"`{line}` {mean(others[line]):.1f}" for line in found[:3])
-        said.append(f"{words} {named}{f' and {len(found) - 3} more' if len(found) > 3 else ''}" if found else f"{words}: none")
-    below = sum(outcome == "yes" for outcome in outcomes.values())
-    return f"{'; '.join(said)}; below it {below} of {len(others)}"
+        said.append(f"{named}{f' and {len(found) - 3} more' if len(found) > 3 else ''}" if found else "none")
+    return *said, f"{sum(outcome == 'yes' for outcome in outcomes.values())} of {len(others)}"
 
 
 def words(result: dict[str, Any]) -> str:
@@ -273,16 +282,14 @@ def words(result: dict[str, Any]) -> str:
     counts = {len(runs) for lines in result["spaces"].values() for cells in lines.values() for runs in cells.values() if runs}
     seeds = f"{min(counts)} to {max(counts)} seeds" if len(counts) > 1 else many(max(counts), "seed")
     budget = ", ".join(f"`{name}` {value}" for name, value in BUDGET.items())
-    return f"""{standing(result)}Level means that Student's t of the paired differences, 5 % one-sided, does not tell them apart.
-**On images it labels by the features of a pretrained network, which no other line there has.** One-shot heads need features, so
-they have no line on images.
+    return f"""{standing(result)}**On images it labels by the features of a pretrained network, which no other line there has.**
+One-shot heads need features, so they have no line on images.
 
 {ROWS:,} images of CIFAR-10 at {CLIENTS} clients, {PER_ROUND} a round; 500 labels at the clients, or 50 or 250 at the server.
 Test accuracy in per cent, of the round that was best on validation; mean and standard deviation over {seeds}.
 MB up and down and processor seconds are those of a run with its evaluations: the least of the seeds', the mean over the columns.
-Where a method has the field, it has
-{budget}.
-Its learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
+All methods have these fields, as far as they have them at all: {budget}.
+A method's learning rate is the best on validation of four, from a third of its default to ten times it, each tried once in each
 setting for a third of the rounds; other fields are the defaults. Label, then train uses the label job with its defaults, in which
 a server with labels is one more party. Only the protocols differ: distances are in the clear there and in `xclp`, whose labels
 also spread the paper's way. That changes no label and costs less than the defaults.

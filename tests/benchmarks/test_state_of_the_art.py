@@ -47,4 +47,4 @@ def test_where_label_then_train_stands_counts_seeds_that_both_have(script):
     place = next(iter(script.PLACES))
     cells = {line: {place: [dict(accuracy=each) for each in runs]} for line, runs in scores.items()}
     told = script.standing(dict(spaces=dict(features=cells)))
-    assert f"- features, {place}: 53.3; above it `b` 70.5; level `c` 53.0; below it 0 of 2\n" in told
+    assert f"| features; {place} | 53.3 | `b` 70.5 | `c` 53.0 | 0 of 2 |" in told
