@@ -82,8 +82,8 @@ RULES = """
 ## How a verdict is reached
 
 A method is above another if Student's t of the paired differences over the seeds says so, one-sided at 5 %; with three seeds that
-takes 2.9 standard errors, with five 2.1. A claim holds if all its comparisons come out, those on [images](#images) too, and in
-part if some do. It is undecided if chance may explain all of them. A few come out by chance.
+takes 2.9 standard errors, with five 2.1. A claim holds if all its comparisons come out, those on [images](#images) too, in part
+if some do, and is undecided if chance may explain all of them. A few come out by chance.
 Methods that are compared have the same data, rounds, clients and budget. Each chooses its learning rate by four trials on
 validation rows, with a seed that is not used again and a third of the rounds; for P and A claims also by rates beyond an edge. On
 images trials have a tenth of the rounds. For M1 to M3 the rate is FedAvg's on true labels.
@@ -205,16 +205,24 @@ def images(file: Path = IMAGES_FILE) -> str:
     for name, methods in found.items():
         for method, one in methods.items():
             curve = mean_curve(one)  # as long as all others
-            quarters = [curve[max(0, (len(curve) * k + 3) // 4 - 1)] for k in range(1, 5)]
+            middle = curve[(len(curve) - 1) // 2]
             best = f"{one['accuracy']['mean']:.1f}" + (f" ± {one['accuracy']['std']:.1f}" if len(one["curves"]) > 1 else "")
-            rows.append((name.upper(), f"`{method}`", len(one["curves"]), *(f"{y:.1f}" for _, y in quarters), best))
-    head = ("claim", "method", "seeds", *(f"round {round}" for round, _ in quarters), "best on validation")
+            rows.append((name.upper(), f"`{method}`", len(one["curves"]), f"{middle[1]:.1f}", best))
+    head = ("claim", "method", "seeds", f"round {middle[0]}", "best on validation")
     apart = "\n".join(f"- {name.upper()}: {told_apart(CLAIMED[name], methods)}." for name, methods in found.items())
     shown = f"![Test accuracy along the rounds]({PICTURE.name})"
     settings = {name: next(iter(methods.values()))["setting"] for name, methods in found.items()}
     settings |= {"p6": settings["p6"].replace("--norm none", "--norm none|gn|sbn|bn")} if "p6" in settings else {}
-    told = "\n".join(f"- {name.upper()}: `{setting}`" for name, setting in settings.items())
+    alike, own = apart_from_common(settings)
+    told = f"All have `{alike}`.\n\n" + "\n".join(f"- {name.upper()}: `{words}`" for name, words in own.items())
     return f"{text}\n\n{markdown(head, rows)}\n\nBy the rule of all verdicts:\n\n{apart}\n\n{shown}\n\n{told}\n"
+
+
+def apart_from_common(settings: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The flags that all settings have, and of each what it has besides."""
+    flags = {name: re.findall(r"--\S+ \S+", words) for name, words in settings.items()}
+    alike = [flag for flag in next(iter(flags.values())) if all(flag in each for each in flags.values())]
+    return " ".join(alike), {name: " ".join(f for f in each if f not in alike) for name, each in flags.items()}
 
 
 def comparisons(file: Path) -> dict[str, dict[str, Any]]:

@@ -142,7 +142,7 @@ def test_curves_on_images_are_shown_as_far_as_they_have_run(claims, tmp_path):
     curve = [[round, float(round)] for round in range(1, 9)]
     one = dict(setting="--rounds 8", fields="fedavg", accuracy=dict(mean=7.5, std=0.0, seeds=[7.5]), curves=[curve])
     file.write_text(json.dumps(dict(runs=dict(x5=dict(fedavg=one)))))
-    assert "| X5 | `fedavg` | 1 | 2.0 | 4.0 | 6.0 | 8.0 | 7.5 |" in page.images(file)
+    assert "| X5 | `fedavg` | 1 | 4.0 | 7.5 |" in page.images(file)
     assert "- X5: one seed tells nothing apart." in page.images(file)
 
 
@@ -161,7 +161,7 @@ def test_comparisons_on_images_say_what_can_be_told_apart(claims, tmp_path):
     text = page.images(file)
     assert f"- X5: `{best}` is above `fedavg` (+6.0 ± 0.6); not told apart from `network` (+2.0 ± 3.5)." in text
     assert "- P6: `bn` is below `gn` (-10.5 ± 0.5)." in text  # over the two seeds that both have
-    assert "| P6 | `bn` | 3 | 0.0 | 0.0 | 20.0 | 20.0 |" in text
+    assert "| P6 | `bn` | 3 | 0.0 | 20.0 ± 0.0 |" in text
     assert page.in_words(methods) == "one to three seeds" and page.in_words(norms["p1"]) == "three seeds"
 
 

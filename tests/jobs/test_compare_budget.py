@@ -34,7 +34,7 @@ def test_one_budget_is_for_all_that_have_the_field_and_what_differs_is_said(tmp_
         ("steps_per_round=3", "--budget steps_per_round=3: none of the methods has a field 'steps_per_round'; there are"),
         ("epochs=many", "--budget epochs=many is not a whole number"),  # it was said of alone, which nobody had named
         ("epochs=-2", "--budget epochs=-2 is out of range: use 1 or more."),
-        ("schedule=cosin", "--budget schedule=cosin is not a known value: use constant or cosine"),
+        ("schedule=cosin", "--budget schedule=cosin is not a known value (did you mean 'cosine'?): use constant or cosine"),
         ("epoch=2", "--budget epoch=2 (did you mean 'epochs'?): a budget can set"),
         ("epochs", "--budget epochs is not field=value, as in --budget epochs=5,batch=50"),
         ("epochs=5,", "--budget '' is not field=value, as in --budget epochs=5,batch=50"),
