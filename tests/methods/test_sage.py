@@ -28,7 +28,8 @@ def fedlabel_targets(p, q, m):
         v, w = (sum((x - 0.1) ** 2 for x in each) / 9 for each in (own, sent))
         expert = own if v > w else sent
         used = float(expert.max() >= m.threshold)
-        yield hot(expert.argmax()), used, used * m.consistency * float(own.argmax() == sent.argmax()) * min(v, w) / max(v, w)
+        agreed = used * m.consistency * float(own.argmax() == sent.argmax()) * float(min(v, w) / max(v, w))
+        yield hot(expert.argmax()), used, agreed
 
 
 def slow(w, data, id, t, m, targets):
