@@ -3,23 +3,16 @@
 import html
 import re
 
+import pages
 import pytest
 
 from grapevine.core.words import sentence
 from grapevine.report import label as label_page
 from grapevine.report.charts.kinds import scatter
 
-SUMMARY = dict(
-    parties=[
-        dict(name="a", rows=100, labelled=10, abstained=5, classes={"cat": 60, "dog": 35}, confidence_histogram=[0] * 19 + [85],
-             accuracy=0.9, alone_accuracy=0.7),
-        dict(name="b", rows=300, labelled=20, abstained=0, classes={"cat": 100, "dog": 200}, confidence_histogram=[14] * 20,
-             accuracy=0.8, alone_accuracy=0.6),
-    ],
-    classes=["cat", "dog"], settings=dict(bits=1024), seconds=12.5, protocol="mlwe", seed_note="", warnings=[], version="0.1.0",
+SUMMARY = pages.SUMMARY | dict(
     expected=dict(accuracy=0.875, low=0.739, high=0.945, alone=0.625, n=40,
                   calibration=[{"from": 0.0, "to": 1.0, "n": 40, "right": 35}]),
-    bytes_by_step=[dict(step="hash", direction="up", bytes=1500, messages=2, reveals="nothing")],
 )  # fmt: skip
 
 
